@@ -1,10 +1,10 @@
-# The service alone: no compiler, no development tools, no torch. Everything installed is locked with hashes.
+# Only the service: no compiler, no development tools, no torch. Everything installed is locked with hashes.
 #   make image IMAGE=kerf:0.1.0
 #   docker run --rm -p 127.0.0.1:8888:8888 -e KERF_SERVER__HOST=0.0.0.0 kerf:0.1.0 demo
-# Any image with Python 3.11 or newer and its venv will do as the base.
+# The base can be any image with Python 3.11 or newer and venv.
 ARG BASE=python:3.12-slim
 FROM ${BASE} AS build
-# What it is for: `serve`, or `fit` for the job that fits a rank to the cluster's history.
+# Purpose: `serve`, or `fit` for the job that fits a rank to the cluster's history.
 ARG FOR=serve
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src

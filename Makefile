@@ -1,6 +1,6 @@
-# Each verb sets up all it needs; the second time that takes no noticeable time.
+# Each target sets up what it needs; repeated runs skip the setup.
 #   make setup PYTHON=python3.13     another interpreter, for a new .venv
-#   make test ARGS="-k burst -x"     arguments for the command behind the verb
+#   make test ARGS="-k burst -x"     arguments for the target's command
 
 PYTHON ?= python3
 ARGS ?=
@@ -11,14 +11,14 @@ STAMP := $(VENV)/.kerf-setup
 TRAIN_STAMP := $(VENV)/.kerf-setup-train
 UV := $(BIN)/uv
 
-# Whatever else is active in the caller's shell, everything here happens in .venv.
+# Everything runs in .venv, whatever environment is active in the caller's shell.
 unexport VIRTUAL_ENV CONDA_PREFIX PYTHONHOME PYTHONPATH
 unexport PIP_USER PIP_TARGET PIP_PREFIX PIP_ROOT PIP_REQUIRE_VIRTUALENV PIP_PYTHON PIP_CONSTRAINT PIP_REQUIREMENT
 unexport PIP_NO_DEPS PIP_DRY_RUN PIP_NO_BINARY PIP_BUILD_CONSTRAINT
-# Without compiled modules on disk each of the tests' hundreds of Kerf processes would compile what it imports: seconds.
+# Without compiled modules on disk, each of the tests' hundreds of Kerf processes would spend seconds on compiling.
 unexport PYTHONDONTWRITEBYTECODE
 unexport UV_PYTHON UV_SYSTEM_PYTHON UV_TARGET UV_PREFIX UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_PROJECT_ENVIRONMENT
-# uv does not read pip's variables: a mirror or certificate that pip was told of holds for both.
+# uv does not read pip's variables: pass pip's mirror and certificate on to uv.
 ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
@@ -27,10 +27,10 @@ export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train demo test test-unit test-nightly test-changed mutants lint format bench manifests protos image licences \
+.PHONY: help setup setup-train demo test test-unit test-nightly test-changed goldens mutants lint format bench manifests protos image licences \
 	lock clean
 
-help: ## list the verbs (the default)
+help: ## list the targets (default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## make .venv with everything locked in requirements/dev.txt
@@ -40,31 +40,35 @@ setup-train: $(TRAIN_STAMP) ## add torch and Ray, for kerf train --mode ppo and 
 demo: $(STAMP) ## run Kerf on an embedded sample cluster, in the foreground (KERF_PORT, 8888)
 	@exec $(BIN)/kerf demo $(ARGS)
 
-# One file's tests run one after another, on control planes of their own. These tests wait for others' clocks: three
-# files at a time keep two cores busy.
+# The tests of one file run sequentially, on their own control planes. They mostly wait for timers: three files at a
+# time keep two cores busy.
 PYTEST := $(BIN)/pytest --dist loadfile --numprocesses $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2)))
 
-test: $(STAMP) ## run all tests, the ones against a real control plane included
-	@exec $(PYTEST) -m "not nightly" $(ARGS)
+test: $(STAMP) ## run all unit tests, and the guarantees of docs/reference/guarantees.md on a real control plane
+	@exec $(PYTEST) -m "verdict or not nightly" $(ARGS)
 
 UNIT := $(addprefix tests/,api core dra explain history kube ledger metrics model parts planning plugins queueing \
 	ranking scheduling settings telemetry test_children.py)
 
-test-unit: $(STAMP) ## run the tests that need neither network, browser nor programs to build (a minute)
+test-unit: $(STAMP) ## run the tests that need no network, browser or built programs (a minute)
 	@exec $(PYTEST) --hypothesis-profile quick -m "not controlplane and not e2e and not slow and not nightly" $(UNIT) $(ARGS)
 
 OLDER_KUBERNETES := 1.33 1.34 1.36
 
-test-nightly: $(STAMP) ## run the tests that make images, and the control plane tests against older Kubernetes minors
-	@status=0; $(PYTEST) -m nightly $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
-	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "(controlplane or e2e) and not nightly" $(ARGS) || status=1; \
+test-nightly: $(STAMP) ## run the long tests, and all control plane tests on older Kubernetes minors too
+	@status=0; $(PYTEST) -m "nightly and not verdict" $(ARGS) || status=1; for minor in $(OLDER_KUBERNETES); do echo "Kubernetes $$minor"; \
+	  KERF_TEST_KUBERNETES=$$minor $(PYTEST) -m "controlplane or e2e" $(ARGS) || status=1; \
 	  done; exit $$status
 
-test-changed: $(STAMP) ## run of the nightly tests those that belong to what differs from the merge base with main
-	@$(PYTEST) -m nightly --changed $(ARGS); status=$$?; test $$status = 5 && echo "no nightly test belongs to this change" \
+test-changed: $(STAMP) ## run the nightly tests that belong to files changed since the merge base with main
+	@$(PYTEST) -m "nightly and not verdict" --changed $(ARGS); status=$$?; test $$status = 5 && echo "no nightly test is affected by this change" \
 	  || exit $$status
 
-mutants: $(STAMP) ## break the rules in thousands of ways: a test has to fail each time (hours)
+goldens: $(STAMP) ## rewrite the golden files of tests (what each surface says), and the settings on pages of docs/
+	@$(BIN)/python -m tests.docs.generated
+	@exec $(PYTEST) --goldens $(ARGS)
+
+mutants: $(STAMP) ## run mutation tests: a test must fail for each of thousands of changes (hours)
 	@exec $(BIN)/python -m tests.tools.mutants $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
@@ -92,10 +96,10 @@ BASE ?=
 FOR ?=
 PLATFORMS ?=
 SOURCE ?=
-# The first that works: docker is often there without its daemon.
+# The first that works: docker is often installed without its daemon.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
 
-image: ## build IMAGE with docker, podman or buildah (BUILDER); BASE is its base, FOR=fit what learns, PLATFORMS several
+image: ## build IMAGE with docker, podman or buildah (BUILDER); BASE: base image, FOR=fit: for learning, PLATFORMS: several
 	@builder="$(BUILDER)"; test -n "$$builder" \
 	  || { echo "make image needs docker, podman or buildah, and none of them works here" >&2; exit 1; }; \
 	set -- --label org.opencontainers.image.version=$(VERSION) \
@@ -114,7 +118,7 @@ image: ## build IMAGE with docker, podman or buildah (BUILDER); BASE is its base
 	  *) set -- build --platform "$(PLATFORMS)" --manifest "$(IMAGE)" "$$@";; \
 	esac; set -x; exec $$builder "$$@" $(ARGS) .
 
-licences: $(STAMP) ## write docs/reference/licences.md from what is locked and installed
+licences: $(STAMP) ## write docs/reference/licences.md from the locked and installed packages
 	@$(BIN)/python -m tests.install.licences
 
 # No header and no index address: the lock files name no registry host. `make lock ARGS=--upgrade` takes newer versions.
@@ -138,11 +142,11 @@ clean: ## remove .venv, caches and build outputs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 define SETUP_CHECKS
-fail() { echo "$$1: name another with PYTHON=/path/to/python3" >&2; exit 1; }; \
-command -v $(PYTHON) >/dev/null || fail "Kerf needs Python 3.11 or newer, and there is no '$(PYTHON)' here"; \
+fail() { echo "$$1: set another with PYTHON=/path/to/python3" >&2; exit 1; }; \
+command -v $(PYTHON) >/dev/null || fail "Kerf needs Python 3.11 or newer, and '$(PYTHON)' was not found"; \
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || fail "Kerf needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) -V 2>&1)"; \
-$(PYTHON) -c 'import ensurepip, venv' || fail "'$(PYTHON)' can't make a .venv (Debian and Ubuntu: install python3-venv)"
+$(PYTHON) -c 'import ensurepip, venv' || fail "'$(PYTHON)' can't create a .venv (Debian and Ubuntu: install python3-venv)"
 endef
 
 $(UV): requirements/bootstrap.txt

@@ -1,8 +1,8 @@
-"""Processes that this one starts beside its loop.
+"""Child processes started without blocking the event loop.
 
-asyncio's own way forks under uvloop, and what libraries do before a fork may wait for a thread for ever, with the loop:
-OpenBLAS joins its threads there, and one that is at work may overlook that it is to end. `subprocess` uses vfork, which
-calls none of that and copies no page tables.
+asyncio's subprocess API forks under uvloop, and a library's pthread_atfork handler may then block the loop forever:
+OpenBLAS joins its threads there, and a busy thread may miss the request to end. `subprocess` uses vfork, which runs no
+such handlers and copies no page tables.
 """
 
 import asyncio
@@ -17,87 +17,87 @@ _END_S: Final = 2.0
 
 
 class _PipeEnd:
-    """This process' end of a pipe, for a loop to have.
+    """This process's end of a pipe, for an event loop.
 
-    uvloop closes a pipe's number, and then what it was given for it. By then the number may be that of a file that a
-    thread has opened meanwhile: a file object would close that one.
+    uvloop closes the file descriptor and then this object. By then another thread may have opened a file under the same
+    descriptor, which a plain file object would close.
     """
 
     def __init__(self, pipe: IO[bytes] | None) -> None:
-        """Takes the pipe over."""
+        """Takes ownership of the pipe."""
         if pipe is None:
             raise ValueError("there is no pipe")
-        self._number = os.dup(pipe.fileno())
+        self._fd = os.dup(pipe.fileno())
         pipe.close()
-        self._what = self._found()
+        self._inode = self._current_inode()
 
     def fileno(self) -> int:
-        """Its number."""
-        return self._number
+        """The file descriptor."""
+        return self._fd
 
     def close(self) -> None:
-        """Close it, if the number is still its own."""
+        """Close the descriptor, if it still belongs to this pipe."""
         with contextlib.suppress(OSError):  # closed
-            if self._found() == self._what:
-                os.close(self._number)
+            if self._current_inode() == self._inode:
+                os.close(self._fd)
 
-    def _found(self) -> tuple[int, int]:
-        found = os.fstat(self._number)
-        return found.st_dev, found.st_ino
+    def _current_inode(self) -> tuple[int, int]:
+        stat = os.fstat(self._fd)
+        return stat.st_dev, stat.st_ino
 
 
 @dataclass(eq=False)
 class Child:
-    """A process, with pipes to it and from it."""
+    """A child process and its pipes."""
 
     process: subprocess.Popen[bytes]
     writer: asyncio.StreamWriter
-    """Its input."""
+    """stdin of the process."""
     _pipes: list[asyncio.BaseTransport]
     reader: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
-    """Its output."""
-    _complaints: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
+    """stdout of the process."""
+    _stderr: asyncio.StreamReader = field(default_factory=asyncio.StreamReader)
 
     @classmethod
     async def start(cls, *command: str, complaints: bool = False) -> "Child":
-        """Start a command; without `complaints` what it says on stderr is not kept. Raises OSError."""
-        # Returns as soon as the command runs. Without a shell, and of our own making.
+        """Start a command; `complaints` captures its stderr. Raises OSError."""
+        # Popen returns as soon as the command runs.
         process = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE if complaints else None)  # noqa: S603, ASYNC220
         joining = asyncio.create_task(cls._join(process, complaints))
         try:
             return await asyncio.shield(joining)
-        except asyncio.CancelledError:  # nobody else knows of it
+        except asyncio.CancelledError:  # no other reference to the process exists
             await (await joining).end()
             raise
 
     @classmethod
     async def _join(cls, process: subprocess.Popen[bytes], complaints: bool) -> "Child":
-        """Lay pipes to a process; it is to be carried through."""
+        """Connect pipes to a process; must not be cancelled."""
         loop = asyncio.get_running_loop()
         pipe, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, _PipeEnd(process.stdin))
         child = cls(process, asyncio.StreamWriter(pipe, flow, None, loop), [pipe])
         await child._listen(child.reader, process.stdout)
         if complaints:
-            await child._listen(child._complaints, process.stderr)
+            await child._listen(child._stderr, process.stderr)
         else:
-            child._complaints.feed_eof()
+            child._stderr.feed_eof()
         return child
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process has not ended yet."""
         return self.process.poll() is None
 
     async def finished(self, told: bytes = b"") -> tuple[int, bytes, str]:
-        """Tell it all that it is told, and wait: its return code, its output, its complaints."""
+        """Write `told` to stdin, close it, and wait; returns the exit status, stdout and stderr."""
         self.writer.write(told)
         self.writer.close()
-        printed, complaint = await asyncio.gather(self.reader.read(), self._complaints.read())
+        stdout, stderr = await asyncio.gather(self.reader.read(), self._stderr.read())
         code = await asyncio.to_thread(self.process.wait)
-        return code, printed, complaint.decode(errors="replace")
+        return code, stdout, stderr.decode(errors="replace")
 
     async def end(self) -> None:
-        """End it if it runs, and what leads to it."""
+        """Kill the process if it runs, and close its pipes."""
         self.process.kill()
         for pipe in self._pipes:
             pipe.close()

@@ -1,5 +1,5 @@
-"""Where learned scores are made: the simulator, workloads and traces, training, evaluation and the released weights.
+"""The simulator, workloads and traces, training and evaluation of the learned score, and the released weights.
 
-It imports ``extender.core``, so that what is trained is what is served, and nothing else of ``extender``; ``extender``
-never imports it: a model crosses as a file.
+It shares ``extender.core`` with the service, so that training and serving use the same rules. ``extender`` never
+imports it: it reads a trained model from a file.
 """

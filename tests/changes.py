@@ -1,14 +1,35 @@
 """Which nightly tests a change asks for: those that belong to a file that differs from the merge base with `main`.
 
 A test says what it belongs to: `@pytest.mark.nightly(of=("extender/parts/agent/", "Dockerfile"))`, paths from the top,
-or what they begin with. One that names nothing belongs to everything.
+or what they begin with. One that names nothing belongs to everything. A test on a control plane need not say it: it
+belongs to the kernel, to the part in whose folder it is, and to what it is made of.
 """
 
+import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 MAINS = ("origin/main", "main")
+KERNEL = (
+    *sorted(
+        f"extender/{path.name}/" for path in (ROOT / "extender").iterdir() if path.is_dir() and path.name != "parts"
+    ),
+    *("manifests/", "scheduler-config/", "requirements/", "tests/controlplane/", "tests/e2e/"),
+)
+"""What every test on a control plane depends on."""
+PAGE = ("extender/page/", "extender/api/", "extender/explain/", "extender/parts/", "requirements/", "tests/page/")
+"""What the tests in a browser depend on."""
+PROMISED = frozenset(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "reference" / "guarantees.md").read_text()))
+"""Names of the tests by which docs/reference/guarantees.md shows its promises."""
+
+
+def belongings(test: str) -> tuple[str, ...]:
+    """What a test on a control plane belongs to, by the path of its file."""
+    folder = test.rpartition("/")[0] + "/"
+    part = re.match("tests/(parts/[^/]+/)", folder)
+    return (*KERNEL, folder, *([f"extender/{part[1]}"] if part else ()))
 
 
 def changed_files(root: Path) -> frozenset[str] | None:

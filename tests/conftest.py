@@ -7,7 +7,8 @@ import pytest
 import re2
 from hypothesis import HealthCheck, settings
 
-from tests.changes import belongs, changed_files
+from tests.changes import PROMISED, belongings, belongs, changed_files
+from tests.golden import Golden
 from tests.skips import not_tested
 
 pytest_plugins = [
@@ -28,21 +29,38 @@ settings.load_profile("kerf")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--changed`, for `make test-changed`."""
+    """`--changed`, for `make test-changed`, and `--goldens`, for `make goldens`."""
     told = "Of the nightly tests those alone that belong to what differs from the merge base with main."
     parser.addoption("--changed", action="store_true", help=told)
+    parser.addoption("--goldens", action="store_true", help="Those tests alone that have golden files: rewrite them.")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test on a control plane is nightly; one that guarantees.md names belongs to each verdict."""
+    if item.get_closest_marker("controlplane") and not item.get_closest_marker("nightly"):
+        item.add_marker(pytest.mark.nightly(of=belongings(item.nodeid.partition("::")[0])))
+    if getattr(item, "originalname", "") in PROMISED:
+        item.add_marker(pytest.mark.verdict)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--changed` those nightly tests are left out that no change asks for."""
-    if not config.getoption("changed"):
+    """With `--changed`, leave out nightly tests that no change asks for; with `--goldens`, those without golden files.
+
+    Files with long tests come first, so that no worker runs one alone at the end.
+    """
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("controlplane")}
+    items.sort(key=lambda item: item.path not in long)
+    if config.getoption("changed"):
+        changed = changed_files(config.rootpath)
+        left_out = [
+            item
+            for item in items
+            if (mark := item.get_closest_marker("nightly")) and not belongs(mark.kwargs.get("of", ()), changed)
+        ]
+    elif config.getoption("goldens"):
+        left_out = [item for item in items if "golden" not in getattr(item, "fixturenames", ())]
+    else:
         return
-    changed = changed_files(config.rootpath)
-    left_out = [
-        item
-        for item in items
-        if (mark := item.get_closest_marker("nightly")) and not belongs(mark.kwargs.get("of", ()), changed)
-    ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
 
@@ -53,6 +71,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
     yield
     if told := not_tested(terminalreporter.stats.get("skipped", ())):
         terminalreporter.write_line(told, yellow=True)
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Golden:
+    """Holds what a surface says against its file in tests/goldens: `golden("reasons.txt", text)`."""
+    return Golden(rewrite=bool(pytestconfig.getoption("goldens")))
 
 
 @pytest.fixture

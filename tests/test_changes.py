@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.changes import belongs, changed_files
+from tests.changes import KERNEL, PROMISED, ROOT, belongings, belongs, changed_files
 
 pytest_plugins = ["pytester"]
 
@@ -90,3 +90,27 @@ def test_those_that_are_not_asked_for_are_left_out(pytester: pytest.Pytester) ->
     commit(pytester.path, "a/b")
     pytester.runpytest_inprocess("-m", "nightly", "--changed").assert_outcomes(passed=1, deselected=2)
     pytester.runpytest_inprocess("-m", "nightly").assert_outcomes(passed=2, deselected=1)
+
+
+def test_a_test_on_a_control_plane_belongs_to_the_kernel_its_part_and_what_it_is_made_of() -> None:
+    assert {"extender/core/", "extender/scheduling/", "manifests/"} <= set(KERNEL)
+    assert all((ROOT / path).is_dir() for path in KERNEL)
+    assert not any(path.startswith("extender/parts/") for path in KERNEL)
+    assert belongings("tests/e2e/test_a.py") == (*KERNEL, "tests/e2e/")
+    of_a_part = belongings("tests/parts/usage/deep/test_a.py")
+    assert of_a_part == (*KERNEL, "tests/parts/usage/deep/", "extender/parts/usage/")
+
+
+def test_on_a_control_plane_a_verdict_has_what_is_promised_and_what_says_so(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("from tests.conftest import pytest_itemcollected")
+    pytester.makeini("[pytest]\nmarkers =\n controlplane\n nightly: of\n verdict\n")
+    promised = min(PROMISED)
+    pytester.makepyfile(
+        "import pytest\n"
+        f"@pytest.mark.controlplane\n@pytest.mark.parametrize('a', [1, 2])\ndef {promised}(a): pass\n"
+        "@pytest.mark.controlplane\n@pytest.mark.verdict\ndef test_that_says_so(): pass\n"
+        "@pytest.mark.controlplane\ndef test_of_the_night(): pass\n"
+        "def test_of_no_plane(): pass\n"
+    )
+    pytester.runpytest_inprocess("-m", "verdict or not nightly").assert_outcomes(passed=4, deselected=1)
+    pytester.runpytest_inprocess("-m", "nightly and not verdict").assert_outcomes(passed=1, deselected=4)

@@ -50,7 +50,7 @@ def is_open(number: int) -> bool:
 
 
 def test_a_process_is_started_while_numpy_multiplies() -> None:
-    """A fork would wait for OpenBLAS's threads for ever, in most runs at the first process."""
+    """A fork would wait for OpenBLAS's threads forever, in most runs at the first process."""
     done = subprocess.run([sys.executable, "-c", UNDER_LOAD], timeout=60, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

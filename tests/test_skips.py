@@ -39,7 +39,7 @@ def test_without_the_programs_of_a_real_node_its_tests_are_skipped_and_the_run_s
     environment = {**os.environ, "PATH": str(tmp_path)}
     environment.pop("PYTEST_ADDOPTS", None)
     result = subprocess.run(
-        [*command, "-m", "not nightly", "tests/realnode/test_node.py"],
+        [*command, "tests/realnode/test_node.py"],
         check=False, cwd=ROOT, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr

@@ -16,7 +16,7 @@ from extender.api.routes import KerfApp, Only, endpoints_of, install_routes, ver
 from extender.api.service import Service
 from extender.core.vendors.registry import VENDORS
 from extender.kube.client import Transport
-from extender.kube.rights import Given, MissingRights, NotingRights
+from extender.kube.rights import Grants, MissingRights, RightsRecorder
 from extender.ledger.mirror import Mirror
 from extender.metrics.usage import usage_metrics
 from extender.page.routes import install_page
@@ -35,12 +35,12 @@ def create_app(
     clock: Callable[[], float] = time.monotonic,
     feed: Feed | None = None,
 ) -> KerfApp:
-    """The service on an API server, or on what stands in for one. Nothing runs before the app's lifespan begins.
+    """The service on an API server or a substitute. Nothing runs before the app's lifespan begins.
 
-    `feed` is where telemetry comes from, a reading process when none is given.
+    `feed` is the source of telemetry; by default a process that reads it.
     """
-    rights = MissingRights(clock, Given(rights_of(settings)))
-    transport = NotingRights(transport, rights)
+    rights = MissingRights(clock, Grants(rights_of(settings)))
+    transport = RightsRecorder(transport, rights)
     parts = build_parts(settings, transport, clock, feed)
     service = build_service(settings, parts, rights)
     endpoints = endpoints_of(service)
@@ -50,19 +50,20 @@ def create_app(
         title="Kerf",
         summary="A kube-scheduler extender that puts GPU pods on the right GPUs.",
         version=__version__,
-        docs_url=None,  # FastAPI's pages load their scripts from a CDN; ours is in extender.page.routes
+        docs_url=None,  # FastAPI's pages load scripts from a CDN; Kerf's page is in extender.page.routes
         redoc_url=None,
         generate_unique_id_function=lambda route: operation_id(route.name),
         lifespan=_lifespan(transport, parts.base.mirror, parts.in_background),
     )
     app.state.parts, app.state.service = parts, service
+    app.state.plain_verbs = app.plain_verbs
     app.state.reads = install_routes(app, service, endpoints)
     app.state.streams = _install_page(app, service, parts)
     return app
 
 
 def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
-    """The page, and the stream that fills it."""
+    """Add the page and its event stream."""
     base, rules = parts.base, rules_of(service.settings.telemetry)
     waitlist = service.waitlist
     panels = {
@@ -88,14 +89,14 @@ def _install_page(app: FastAPI, service: Service, parts: Parts) -> Streams:
 def _lifespan(
     transport: Transport, mirror: Mirror, parts: Sequence[Work]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Starts the parts in order, and stops them in reverse: leadership ends before events and the mirror do."""
+    """A lifespan that starts the parts in order and stops them in reverse: leadership before events and the mirror."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             await transport.start()
             stack.push_async_callback(transport.close)
-            stack.push_async_callback(mirror.stop)  # whoever leads has started it
+            stack.push_async_callback(mirror.stop)  # leadership starts it
             for part in parts:
                 part.start()
                 stack.push_async_callback(part.stop)

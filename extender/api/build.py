@@ -1,4 +1,4 @@
-"""All parts of a service, wired together as the settings want them."""
+"""Builds all parts of a service from the settings, and connects them."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from extender.explain.occupants import DeviceViews
 from extender.explain.overview import Overviews
 from extender.explain.pending import PendingPods, Waitlist
 from extender.explain.pod_answers import PodAnswers, UndecidedPods
-from extender.explain.processes import Turns
+from extender.explain.processes import QuestionQueue
 from extender.explain.what_if import AnswersWhatIf
 from extender.explain.workloads import belonging, build_workloads
 from extender.kube.background import Tasks
@@ -41,14 +41,14 @@ from extender.metrics.registry import Metrics
 from extender.metrics.telemetry import telemetry_metrics
 from extender.queueing.build import build_queue
 from extender.queueing.controller import QueueController
-from extender.queueing.devices import MakesAllocation
-from extender.queueing.kept_places import KeepsPlaces
-from extender.queueing.roomless import LetsRoomlessGo
-from extender.ranking.beside import JudgesRanks, SeesDecisions
+from extender.queueing.devices import AllocatorFactory
+from extender.queueing.kept_places import PlaceKeeper
+from extender.queueing.roomless import RoomlessReleaser
+from extender.ranking.interfaces import DecisionObserver, RankEvaluator
 from extender.ranking.service import LearnedRank
 from extender.scheduling import build as scheduling
 from extender.scheduling.build import Foundation
-from extender.scheduling.callers import Callers, Unasked
+from extender.scheduling.callers import Callers, UncalledPods
 from extender.scheduling.corrections import Corrections
 from extender.scheduling.cpu_pods import CpuPods
 from extender.scheduling.leader_label import LeaderLabel
@@ -67,28 +67,27 @@ from extender.telemetry.service import Telemetry, build_telemetry, interference_
 
 def _certificate_metrics_of(path: Path) -> Callable[[], Iterable[Metric]]:
     """Metrics of the certificate in a file."""
-    from extender.metrics.certificates import certificate_metrics  # and with it the same library
+    from extender.metrics.certificates import certificate_metrics  # imports a library of 10 MB
 
     return partial(certificate_metrics, path)
 
 
 def _cpu_pods_of(settings: Settings, placer: Placer) -> CpuPods:
-    """What ranks nodes for pods without GPUs."""
-    wanted = settings.decisions
+    decisions = settings.decisions
     policy = partial(placer.policy_of, NO_REQUEST)
-    return CpuPods(policy, placer.snapshot, near_best_nodes=wanted.near_best_nodes, enabled=wanted.rank_cpu_pods)
+    return CpuPods(policy, placer.snapshot, near_best_nodes=decisions.near_best_nodes, enabled=decisions.rank_cpu_pods)
 
 
 @runtime_checkable
 class _Busy(Protocol):
-    """What has tasks of its own."""
+    """Has background tasks."""
 
     tasks: Tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the verbs are answered by, and what works in the background; None where it is not wanted."""
+    """The parts of a service; None for those that are disabled."""
 
     base: Foundation
     leadership: Leadership
@@ -96,30 +95,30 @@ class Parts:
     telemetry: Telemetry | None
     rank: LearnedRank
     contributions: Mapping[str, Contribution]
-    """What parts bring, by name."""
+    """Contributions of parts, by name."""
     capabilities: Capabilities
     placer: Placer
     unbound: UnboundPods
     queue: QueueController | None
     rules: QueueRules
-    """The queue's, those of no queue where there is none."""
+    """The queue's rules, or empty rules without a queue."""
     rejections: RejectionLog
-    unasked: Unasked
+    unasked: UncalledPods
     waker: Waker
     corrections: Corrections
     reporters: Reporters | None
-    """Node agents; None where one part is all that is served."""
+    """Node agents; None if only one part is served."""
     metrics: Metrics
     verbs: Verbs
     label: LeaderLabel | None
     in_background: Sequence[Work]
-    """In the order in which they start."""
+    """Background work, in starting order."""
 
 
 def build_parts(
     settings: Settings, transport: Transport, clock: Callable[[], float], feed: Feed | None = None
 ) -> Parts:
-    """As the settings want them; `feed` as of `observe`."""
+    """Build the parts; `feed` as in `observe`."""
     base = scheduling.build_foundation(settings, transport, clock)
     ledger, mirror = base.ledger, base.mirror
     owners, metrics, rejections = OwnerUsage(ledger), Metrics(), RejectionLog()
@@ -132,18 +131,19 @@ def build_parts(
         settings,
         base,
         placer,
-        rank.takes_more,
+        rank.wastes_gpu,
         rejections.last,
-        kept_places=partial(capabilities.get, KeepsPlaces),
-        lets_roomless_go=partial(capabilities.get, LetsRoomlessGo),
-        keeper=capabilities.get(MakesAllocation),
+        kept_places=partial(capabilities.get, PlaceKeeper),
+        roomless_releaser=partial(capabilities.get, RoomlessReleaser),
+        keeper=capabilities.get(AllocatorFactory),
     )
     rules = queue or QueueRules()
-    waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.takes_more)
-    binder, corrections = scheduling.build_binder(base, placer, waker, rules), scheduling.build_corrections(base)
+    waker = scheduling.build_waker(settings, base, placer, unbound, rules, rejections.last, rank.wastes_gpu)
+    binder = scheduling.build_binder(base, placer, waker, rules)
+    corrections = scheduling.build_corrections(base)
     readiness, callers = Readiness(placer, mirror, base.fence), Callers(clock)
-    unasked = Unasked(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
-    preemptor = Preemptor(ledger, mirror.tenants, clock, time.time)
+    unasked = UncalledPods(callers, unbound, base.fence, clock, time.time, extender=settings.queue.extender)
+    preemptor = Preemptor(ledger, mirror.bound_pods, clock, time.time)
     evictions = Evictions(preemptor, placer, readiness, metrics, rules)
     verbs = Verbs(
         placer=placer,
@@ -158,11 +158,11 @@ def build_parts(
         queue=rules,
         mode=settings.decisions.mode,
         near_best_nodes=settings.decisions.near_best_nodes,
-        sees_decisions=partial(capabilities.get, SeesDecisions),
+        sees_decisions=partial(capabilities.get, DecisionObserver),
         callers=callers,
     )
-    mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)
-    mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)
+    mirror.hub.group(PENDING_PODS).subscribe(unbound.changed)
+    mirror.hub.group(PENDING_PODS).subscribe(waker.pod_changed)
     label = scheduling.build_label(settings, base)
     kernel = Kernel(
         settings=settings,
@@ -172,14 +172,14 @@ def build_parts(
         queue=queue,
         rank=rank,
         unbound=unbound,
-        turns=Turns(settings.access.what_if_s),
+        turns=QuestionQueue(settings.access.what_if_s),
     )
     contributions = build_contributions(kernel)
     catch_ups: list[Callable[[], Awaitable[None]]] = [queue.catch_up] if queue is not None else []
-    catch_ups += [brought.catch_up for brought in contributions.values() if brought.catch_up is not None]
+    catch_ups += [part.catch_up for part in contributions.values() if part.catch_up is not None]
     leadership = scheduling.build_leadership(settings, base, catch_ups)
-    brought = [work for contribution in contributions.values() for work in contribution.work]
-    wanted: tuple[Work | None, ...] = (
+    work_of_parts = [work for contribution in contributions.values() for work in contribution.work]
+    in_background: tuple[Work | None, ...] = (
         base.events,
         leadership,
         label,
@@ -189,10 +189,10 @@ def build_parts(
         queue,
         telemetry.observer if telemetry else None,
         rank,
-        *brought,
+        *work_of_parts,
     )
     if alone(settings) is not None:
-        wanted = (*brought, leadership)
+        in_background = (*work_of_parts, leadership)
     return Parts(
         base=base,
         leadership=leadership,
@@ -213,7 +213,7 @@ def build_parts(
         metrics=metrics,
         verbs=verbs,
         label=label,
-        in_background=[part for part in wanted if part is not None],
+        in_background=[work for work in in_background if work is not None],
     )
 
 
@@ -229,14 +229,15 @@ def _placer(
         load_of=owners.expected_load,
         canary=rank.canary,
         on_request=rank.mix.asked,
+        watched=base.mirror.hub.cache(PODS).get,
     )
-    base.mirror.hub.part(BOUND_PODS).subscribe(placer.pod_changed)
+    base.mirror.hub.group(BOUND_PODS).subscribe(placer.pod_changed)
     base.mirror.hub.cache(PODS).subscribe(rank.mix.pod_changed)
     return placer
 
 
 def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Service:
-    """What routes speak to; `rights` are those that Kerf lacks."""
+    """Build what routes use; `rights` are those that Kerf lacks."""
     base, placer, queue = parts.base, parts.placer, parts.queue
     ledger, mirror, clock, rules = base.ledger, base.mirror, base.clock, rules_of(settings.telemetry)
     backlog = queue.backlog if queue else None
@@ -296,7 +297,7 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
         rank=parts.rank,
         label=parts.label,
         observer=parts.telemetry.observer if parts.telemetry else None,
-        judges=parts.capabilities.get(JudgesRanks),
+        judges=parts.capabilities.get(RankEvaluator),
         contributions=parts.contributions,
         unasked=parts.unasked,
         rights=rights,
@@ -307,18 +308,18 @@ def build_service(settings: Settings, parts: Parts, rights: MissingRights) -> Se
 
 
 def _claims_of(queue: QueueController | None) -> Callable[[Pod], PodClaims]:
-    """What tells which devices Kerf is to choose for a pod."""
+    """A function that returns a pod's ResourceClaims that Kerf allocates."""
     return lambda pod: NO_CLAIMS if queue is None or queue.claims is None else queue.claims.read(pod)
 
 
 def _add_metrics(parts: Parts, service: Service) -> None:
-    """What Prometheus reads of each part."""
+    """Register the metrics of all parts."""
     base, add = parts.base, parts.metrics.add
-    brought = parts.contributions.values()
+    contributions = parts.contributions.values()
 
     def num_unread() -> int:
         own = base.mirror.num_unread + (parts.queue.num_unread if parts.queue is not None else 0)
-        return own + sum(contribution.num_unread() for contribution in brought)
+        return own + sum(contribution.num_unread() for contribution in contributions)
 
     add(
         lambda: of_scheduling.cluster_metrics(
@@ -335,7 +336,7 @@ def _add_metrics(parts: Parts, service: Service) -> None:
     add(lambda: of_scheduling.caller_metrics(parts.unasked))
     if (certificate := service.settings.server.tls_cert_file) is not None:
         add(_certificate_metrics_of(certificate))
-    for contribution in brought:
+    for contribution in contributions:
         add(contribution.metrics)
     if parts.queue is not None:
         add(partial(queue_metrics, parts.queue))

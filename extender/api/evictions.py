@@ -1,4 +1,4 @@
-"""The verb preempt: kube-scheduler's proposal of victims in, those that are needed out."""
+"""The verb preempt: of the victims that kube-scheduler proposes, it keeps those that are needed."""
 
 import logging
 from dataclasses import dataclass
@@ -31,39 +31,39 @@ class Evictions:
     queue: QueueRules
 
     async def preempt(self, body: bytes) -> bytes:
-        """Answer preempt: nobody is evicted on a guess, so in doubt no node is left. Raises WireError."""
-        asked = wire.read_preemption_args(body)
-        running = await self.queue.running_gangs(uid for proposal in asked.proposals for uid in proposal.uids)
+        """Answer preempt; in doubt, no node is left. Raises WireError."""
+        call = wire.read_preemption_args(body)
+        running = await self.queue.running_gangs(uid for proposal in call.proposals for uid in proposal.uids)
         gangs = self.preemptor.gangs_of(running)
         candidates = [
-            self.preemptor.candidate(asked.pod, proposal.node, proposal.uids, proposal.num_pdb_violations, gangs)
-            for proposal in asked.proposals
+            self.preemptor.candidate(call.pod, proposal.node, proposal.uids, proposal.num_pdb_violations, gangs)
+            for proposal in call.proposals
         ]
-        key = asked.pod.key
+        key = call.pod.key
         try:
-            check_names(asked.pod)
+            check_names(call.pod)
             self.readiness.check_leading()
             await self.readiness.confirm_leading()
-            request = read_pod_request(asked.pod)
+            request = read_pod_request(call.pod)
             if request.gpus is not None:
                 self.readiness.policy(request)
-                if excess := self.queue.over_quota(PodIdentity.of(asked.pod), request.gpus):
-                    raise UnavailableError(excess)  # filter would refuse it the room that was made
-                if why := self.queue.evicts_nobody(asked.pod.metadata.uid):
+                if excess := self.queue.over_quota(PodIdentity.of(call.pod), request.gpus):
+                    raise UnavailableError(excess)  # filter would not let it use the room
+                if why := self.queue.preemption_refusal(call.pod.metadata.uid):
                     raise UnavailableError(why)
-                if self._is_room_coming(asked.pod, request):
+                if self._is_room_coming(call.pod, request):
                     raise UnavailableError("room is already being made for it")
-                chosen = await self.preemptor.choose(asked.pod, asked.demands, request.gpus, candidates)
+                chosen = await self.preemptor.choose(call.pod, call.demands, request.gpus, candidates)
                 self._log_preemption(key, candidates, chosen)
                 candidates = chosen
         except (RequestError, UnavailableError) as error:
-            logger.warning("pod %s evicts nobody: %s", key, error)
+            logger.warning("pod %s evicts no pods: %s", key, error)
             self.metrics.preemptions.labels("refused").inc(len(candidates))
             candidates = []
         return wire.encode(wire.PreemptionResult({candidate.node: _meta(candidate) for candidate in candidates}))
 
     def _is_room_coming(self, pod: objects.Pod, request: PodRequest) -> bool:
-        """Whether a pod will fit without more evictions: then it is woken as soon as it does."""
+        """Whether a pod will fit without more evictions; it is retried as soon as it does."""
         return self.placer.fits_meanwhile(PodIdentity.of(pod), request) or (
             request.gpus is not None and self.preemptor.is_under_way(pod, request.gpus)
         )

@@ -1,9 +1,10 @@
-"""The calls and their types in the OpenAPI description: FastAPI knows nothing of what is answered ahead of it.
+"""Adds the calls, which bypass FastAPI, and an example of each body to the OpenAPI description.
 
-An example of each body in the OpenAPI description; tests hold each to its schema.
+Tests check the examples against their schemas.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from http import HTTPMethod
 from typing import Annotated, Any, Final, Literal, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -36,13 +37,13 @@ _ASKED: Final[dict[str, Any]] = {
     },
     "/bind": {"PodName": "train-1", "PodNamespace": "research", "PodUID": _UID, "Node": "a100-0"},
 }
-"""Of each POST of the kernel, what it takes."""
+"""Example bodies of the kernel's POSTs, by path."""
 
 _OF_TEXTS: Final = {
     "/metrics": 'kerf_cluster_nodes{kind="gpu"} 34.0\n',
     "/live": 'event: tick\ndata: {"waiting": {"total": 1}}\n\n',
 }
-"""Of the GETs that answer no JSON."""
+"""Example answers of GETs that are not JSON, by path."""
 
 _VICTIMS: Final = {"a100-0": wire.MetaVictims([wire.MetaPod("77c1")])}
 _ANSWERED: Final[dict[type | str, Any]] = {
@@ -54,14 +55,17 @@ _ANSWERED: Final[dict[type | str, Any]] = {
     wire.PreemptionResult: wire.PreemptionResult(_VICTIMS),
     reviews.AdmissionAnswer: reviews.AdmissionAnswer(reviews.AdmissionResponse("0d8ab0d8", allowed=True)),
 }
-"""Answers of the kernel that are structs of msgspec."""
+"""Example answers of the kernel that are msgspec structs, by type or schema name."""
 
 _OF_SCALARS: Final = {str: "", int: 0, float: 0.0, bool: False, dict: {}}
 
 
 def _of(kind: Any, structs: Mapping[type | str, Any]) -> Any:
-    """An example of an answer's type, as JSON data. Of a TypedDict each key that is never missing: what stands beside
-    its type, else nothing, the first of several values, a list of one TypedDict; `structs` has those of others."""
+    """An example of an answer's type, as JSON data.
+
+    A TypedDict has all its required keys, with the example given in `Annotated`, else an empty value, the first
+    Literal, or a list of one TypedDict. `structs` has the examples of other types.
+    """
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
         return arguments[1]
@@ -81,26 +85,26 @@ def _of(kind: Any, structs: Mapping[type | str, Any]) -> Any:
 
 _SCHEMAS: Final = "#/components/schemas/"
 _FAULTS: Final = {
-    BAD_REQUEST: "The request can't be understood.",
+    BAD_REQUEST: "The request can't be parsed.",
     TOO_LARGE: "The body is too large.",
-    UNAVAILABLE: "The mirror of the cluster can't be used.",
-    NOT_FOUND: "What is named is not there, or not any more.",
-    REFUSED: "It can't be done now; says why.",
+    UNAVAILABLE: "Kerf's view of the cluster is stale.",
+    NOT_FOUND: "The named object does not exist, or no longer.",
+    REFUSED: "It can't be done now; gives the reason.",
 }
 _REFUSALS: Final = {
     "401": {"description": "No token, or an unknown one (docs/reference/access.md)."},
     "403": {"description": "Open to clients on loopback only."},
     "429": {"description": "Too many requests; `retry-after` says how long to wait."},
 }
-"""What the guard answers to readers."""
+"""Error answers of the guard to readers."""
 
 
 _CERTIFICATE, _TOKEN, _OPERATOR = "clientCertificate", "readerToken", "operatorToken"
 _SECURITY: Final = {
     _CERTIFICATE: {
         "type": "mutualTLS",
-        "description": "A certificate of the CA in server.tls_client_ca_file, where that is set: of kube-scheduler; "
-        "readers may show one too.",
+        "description": "A client certificate of the CA in server.tls_client_ca_file, if set: kube-scheduler's; "
+        "readers may use one too.",
     },
     _TOKEN: {
         "type": "http",
@@ -110,12 +114,12 @@ _SECURITY: Final = {
     _OPERATOR: {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of access.apply_token_file: nothing else will do (docs/reference/access.md).",
+        "description": "A token of access.apply_token_file; nothing else is accepted (docs/reference/access.md).",
     },
 }
 _ANYBODY: Final[dict[str, list[str]]] = {}
 _READERS: Final = [{_TOKEN: []}, {_CERTIFICATE: []}, {_OPERATOR: []}, _ANYBODY]
-"""The last for clients on loopback, or whoever access.open_to lets in."""
+"""The last is for clients on loopback, or others that access.open_to allows."""
 _ALLOWED: Final = {
     Caller.SCHEDULER: [{_CERTIFICATE: []}, _ANYBODY],
     Caller.API_SERVER: [],
@@ -127,7 +131,7 @@ _BINARY: Final = {"type": "string", "format": "binary"}
 
 
 def operation_id(name: str) -> str:
-    """`explain_pod` and `explain-pod` are `explainPod`."""
+    """The name in camel case: `explain_pod` and `explain-pod` become `explainPod`."""
     first, *rest = name.replace("-", "_").split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -135,35 +139,37 @@ def operation_id(name: str) -> str:
 def describe_calls(
     app: FastAPI, calls: Sequence[Call], reads: Mapping[str, type], examples: Mapping[type | str, Any]
 ) -> None:
-    """Add the calls, and what each path of `reads` answers, to what `/openapi.json` tells of its own; `examples` are of
-    answers of parts."""
+    """Add the calls, and the answers of the paths of `reads`, to the app's OpenAPI description.
+
+    Schemas are made when the description is first requested. `examples` are those of parts' answers.
+    """
     structs = {**_ANSWERED, **examples}
-    components = _components(calls, reads)
-    paths = {call.path: {HTTPMethod.POST.lower(): _operation(call, structs)} for call in calls}
     open_paths = access.PROBES | {call.path for call in calls if not call.caller.guarded}
     generate: Callable[[], dict[str, Any]] = app.openapi
+    components = cache(partial(_components, calls, reads))
 
     def openapi() -> dict[str, Any]:
         description = generate()
-        for path, operations in paths.items():
-            description["paths"][path] = operations | description["paths"].get(path, {})
+        for call in calls:
+            operations = {HTTPMethod.POST.lower(): _operation(call, structs)}
+            description["paths"][call.path] = operations | description["paths"].get(call.path, {})
         for path, operations in description["paths"].items():
             if read := operations.get("get"):
                 _describe_read(path, read, reads.get(path, Response), structs)
             if path not in open_paths:
                 for operation in operations.values():
                     operation["responses"].update(_REFUSALS)
-        found = description.setdefault("components", {})
-        found["securitySchemes"] = _SECURITY
-        for name, schema in components.items():
-            found.setdefault("schemas", {}).setdefault(name, schema)
+        all_components = description.setdefault("components", {})
+        all_components["securitySchemes"] = _SECURITY
+        for name, schema in components().items():
+            all_components.setdefault("schemas", {}).setdefault(name, schema)
         return description
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
 def _describe_read(path: str, operation: dict[str, Any], kind: type, structs: Mapping[type | str, Any]) -> None:
-    """What FastAPI does not know of a GET: the type of its answer, an example, and who may call it."""
+    """Add what FastAPI does not know of a GET: the type of its answer, an example, and its callers."""
     public = path in access.PROBES or path == access.METRICS
     operation["security"] = [] if public else _READERS
     answer = operation["responses"]["200"]
@@ -183,13 +189,13 @@ def _describe_read(path: str, operation: dict[str, Any], kind: type, structs: Ma
 
 def _content(kind: type | str, example: Any = None) -> dict[str, Any]:
     name = kind if isinstance(kind, str) else kind.__name__
-    shown = {} if example is None else {"example": example}
-    return {"application/json": {"schema": {"$ref": _SCHEMAS + name}, **shown}}
+    examples = {} if example is None else {"example": example}
+    return {"application/json": {"schema": {"$ref": _SCHEMAS + name}, **examples}}
 
 
 def _operation(call: Call, structs: Mapping[type | str, Any]) -> dict[str, Any]:
     answered = _content(call.answers, _of(call.answers, structs))
-    asked = _ASKED[call.path] if call.example is None else call.example
+    request = _ASKED[call.path] if call.example is None else call.example
     responses = {"200": {"description": "The answer.", "content": answered}}
     for status in call.faults:
         responses[str(status)] = {"description": _FAULTS[status], "content": _content("Fault")}
@@ -198,7 +204,7 @@ def _operation(call: Call, structs: Mapping[type | str, Any]) -> dict[str, Any]:
         "summary": call.summary,
         "operationId": operation_id(call.verb),
         "security": _ALLOWED[call.caller],
-        "requestBody": {"required": True, "content": _content(call.asks, asked)},
+        "requestBody": {"required": True, "content": _content(call.asks, request)},
         "responses": responses,
     }
 
@@ -209,7 +215,7 @@ def _components(calls: Sequence[Call], reads: Mapping[str, type]) -> dict[str, A
     answers = set(reads.values()) - {Response}
     kinds = (*bodies, *answers, Detail, Stale, wire.HostPriority)
     _, components = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS + "{name}")
-    # What msgspec can't know: answers always have all their keys, and which parts of a request have to be there.
+    # msgspec can't know that answers always have all their keys, nor which parts of a request are required.
     for name in ("FilterResult", "PreemptionResult", "BindResult", "ExtenderBindingArgs"):
         components[name]["required"] = list(components[name]["properties"])
     for value in components["ExtenderBindingArgs"]["properties"].values():
@@ -218,7 +224,7 @@ def _components(calls: Sequence[Call], reads: Mapping[str, type]) -> dict[str, A
     for name in ("ExtenderArgs", "ExtenderPreemptionArgs"):
         components[name]["required"] = ["Pod"]
         components[name]["properties"]["Pod"] = {"$ref": _SCHEMAS + "Pod"}
-    # The age of a view that is not current stands before an answer's own keys.
+    # All answers about the cluster may carry the age of a stale view.
     stale = components.pop(Stale.__name__)["properties"]
     for kind in (answers | {Detail}) - {ProbeStatus, RunningVersion}:
         components[kind.__name__]["properties"] |= stale

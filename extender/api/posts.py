@@ -1,4 +1,4 @@
-"""What takes a JSON body: a path, who may call it, and what answers."""
+"""A call: a path that takes a JSON body, its permitted callers, and its handler."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,42 +10,43 @@ NOT_FOUND, REFUSED = 404, 409
 
 
 class Caller(Enum):
-    """Who calls, which settles what a call has to bring."""
+    """The kind of caller, which determines the credentials that a call needs."""
 
     SCHEDULER = "kube-scheduler"
-    """A certificate, where there is a CA for them."""
+    """Needs a client certificate if a CA for them is set."""
     API_SERVER = "the API server"
-    """Nothing: it has no certificate by default, and there is nothing to be had."""
+    """Needs none: by default it has no certificate, and the answers reveal nothing."""
     READER = "explanation"
-    """Nothing more than the guard has asked."""
+    """Needs what the guard requires of readers."""
     OPERATOR = "operation"
-    """An operator's token, which the guard has seen."""
+    """Needs an operator's token, which the guard checks."""
 
     @property
     def guarded(self) -> bool:
-        """Whether the guard comes before it."""
+        """Whether calls pass the guard first."""
         return self in (Caller.READER, Caller.OPERATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
-    """One path."""
+    """One path and its handler."""
 
     path: str
     verb: str
-    """In metrics."""
+    """Name in metrics."""
     asks: type
+    """Type of the request body."""
     answers: type | str
-    """A type, or the name of its schema."""
+    """Type of the answer, or the name of its schema."""
     answer: Callable[[bytes], bytes | Awaitable[bytes]]
-    """Body to body; raises what has a status of its own (endpoints._STATUSES)."""
+    """The handler, from body to body; may raise the exceptions of `calls._STATUSES`."""
     summary: str
     fault: Callable[[str], bytes] | None = None
-    """How a fault is told with status 200; None where the status tells it."""
+    """Encodes an error message into an answer with status 200; None if errors have a status of their own."""
     faults: tuple[int, ...] = ()
-    """The statuses otherwise."""
+    """The error statuses in the latter case."""
     caller: Caller = Caller.SCHEDULER
-    sees: bool = False
-    """Whether it is about the cluster, and can't be answered while that is not seen."""
+    needs_current_view: bool = False
+    """Whether it is refused while Kerf's view of the cluster is stale or missing."""
     example: Any = None
-    """A body that asks it, where OpenAPI's description has none."""
+    """An example body, if `openapi` has none."""

@@ -1,8 +1,7 @@
-"""Whether anything can be decided now, and by which policy; and who is asked about.
+"""Whether decisions can be made now, and by which policy.
 
-Answers of a Kerf that can't see the cluster: how old its view is stands in all that speak of the cluster.
-
-Before the first sync there is nothing to speak of, and such questions get 503.
+While Kerf's view of the cluster is stale, all answers about the cluster carry its age; before the first sync they are
+503.
 """
 
 import math
@@ -22,11 +21,11 @@ from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer, PodIdentity
 
 _STALE_HEADER: Final = "kerf-stale-seconds"
-"""Of every answer that speaks of the cluster, while Kerf is blind: how old its view is."""
+"""Header with the age of a stale view, in all answers about the cluster."""
 
 
 class Stale(TypedDict, total=False):
-    """While Kerf is blind: how old its view of the cluster is, and why it decides nothing."""
+    """Keys of answers while Kerf's view of the cluster is stale: its age, and why Kerf makes no decisions."""
 
     staleSeconds: float | None
     notReady: str
@@ -34,43 +33,43 @@ class Stale(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Blindness:
-    """How far Kerf sees the cluster: not at all, as it was some time ago, or as it is."""
+    """Whether Kerf's view of the cluster is current, stale or missing; true if stale or missing."""
 
     why: str
-    """Why nothing is decided by this view, "" for one that is current."""
+    """Why no decisions are made, "" if the view is current."""
     age_s: float
-    """Of the view; inf where there never was one."""
+    """Age of the view in seconds; inf if there never was one."""
 
     def __bool__(self) -> bool:
         return bool(self.why)
 
     @property
     def unsynced(self) -> bool:
-        """Whether nothing of the cluster is known at all."""
+        """Whether Kerf has never synced."""
         return bool(self.why) and not math.isfinite(self.age_s)
 
     @property
-    def told(self) -> Stale:
-        """The keys of an answer, none where the view is current."""
+    def answer_keys(self) -> Stale:
+        """The keys to add to an answer, none if the view is current."""
         if not self:
             return {}
         return {"staleSeconds": None if self.unsynced else round(self.age_s, 1), "notReady": self.why}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of an answer."""
+        """The headers to add to an answer."""
         return {_STALE_HEADER: f"{self.age_s:.1f}"} if self and not self.unsynced else {}
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """A sentence for users."""
         return f"{blind_for(None if self.unsynced else self.age_s)}: {self.why}"
 
     def marked(self, body: bytes) -> bytes:
-        """A JSON object with the keys before its own; anything else as it is."""
+        """A JSON object with the keys inserted first; anything else is unchanged."""
         if not self or not body.startswith(b"{"):
             return body
-        head = wire.encode(self.told)[:-1]
+        head = wire.encode(self.answer_keys)[:-1]
         return head + (b"}" if body == b"{}" else b"," + body[1:])
 
 
@@ -79,7 +78,7 @@ class UnavailableError(Exception):
 
 
 class Readiness:
-    """What every verb asks first."""
+    """The checks that each verb makes first."""
 
     def __init__(self, placer: Placer, mirror: Mirror, fence: Fence) -> None:
         self._placer = placer
@@ -87,7 +86,7 @@ class Readiness:
         self._fence = fence
 
     def policy(self, request: PodRequest) -> Policy:
-        """The policy for a pod, if anything can be decided now. Raises RequestError, UnavailableError."""
+        """The policy for a pod, if decisions can be made now. Raises RequestError, UnavailableError."""
         policy = self._placer.policy_of(request)
         fault = self.fault()
         if fault:
@@ -95,28 +94,28 @@ class Readiness:
         return policy
 
     def check_leading(self) -> None:
-        """Answer only where this process leads. Raises UnavailableError."""
+        """Raise UnavailableError unless this process leads."""
         standby = self._fence.standby()
         if standby:
             raise UnavailableError(f"this replica of Kerf does not decide now: {standby}")
 
     async def confirm_leading(self) -> None:
-        """Answer only where this process certainly led when it was asked. Raises UnavailableError."""
+        """Raise UnavailableError unless this process certainly led at the time of the call."""
         try:
             await self._fence.confirm_now()
         except FencedError as error:
             raise UnavailableError(str(error)) from error
 
     def fault(self) -> str:
-        """Why no GPUs may be given away now, "" when they may."""
+        """Why no GPUs may be allocated now, "" if they may."""
         return self._fence.fault() or self._mirror.fault()
 
 
-def read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodRequest]:
-    """Who asks, and for what. Raises WireError, RequestError."""
-    check_names(asked.pod)
-    metadata = asked.pod.metadata
-    group = asked.pod.spec.pod_group
+def read_pod(placer: Placer, call: wire.PodCall) -> tuple[PodIdentity, PodRequest]:
+    """The pod and its request. Raises WireError, RequestError."""
+    check_names(call.pod)
+    metadata = call.pod.metadata
+    group = call.pod.spec.pod_group
     gang = f"{metadata.namespace}/{group}" if group else ""
     pod = PodIdentity(
         namespace=metadata.namespace,
@@ -126,11 +125,11 @@ def read_pod(placer: Placer, asked: wire.Asked) -> tuple[PodIdentity, PodRequest
         created=metadata.creation_timestamp,
         gang=gang,
     )
-    return pod, placer.read_request(asked.pod)
+    return pod, placer.read_request(call.pod)
 
 
 def check_names(pod: objects.Pod) -> None:
-    metadata = pod.metadata
-    for key, name in (("Pod.metadata.namespace", metadata.namespace), ("Pod.metadata.name", metadata.name)):
+    """Raise WireError unless a pod's namespace and name are valid or missing."""
+    for key, name in (("Pod.metadata.namespace", pod.metadata.namespace), ("Pod.metadata.name", pod.metadata.name)):
         if name:
             wire.check_name(key, name)

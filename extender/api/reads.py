@@ -1,6 +1,6 @@
-"""GETs that people make: a handler returns what is answered, and its return type is what OpenAPI describes.
+"""GET routes for users. A handler returns the answer, and its return type gives the OpenAPI schema.
 
-While Kerf is blind, how old its view of the cluster is stands in all of these answers.
+While Kerf's view of the cluster is stale, all these answers carry its age.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from extender.core.resources.requests import RequestError
 from extender.explain.pod_answers import UndecidedError
 
 _STATUSES: Final[dict[type[Exception], int]] = {UndecidedError: 404, RequestError: 400}
-_UNSYNCED: Final = {503: "The API server has told nothing yet; gives the reason."}
+_UNSYNCED: Final = {503: "Kerf has not synced with the API server yet; gives the reason."}
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
 
 
 class Detail(TypedDict):
-    """Why there is no answer."""
+    """The body of an error."""
 
     detail: Any
 
 
 class ProbeStatus(TypedDict):
-    """Of a probe; with 200 `degraded` may name parts that work less well."""
+    """The answer of a probe; with status 200, `degraded` may name what works less well than it should."""
 
     status: Annotated[str, "ok"]
     degraded: NotRequired[list[str]]
@@ -42,12 +42,12 @@ class RunningVersion(TypedDict):
 
 
 class Reads:
-    """Adds such routes to a router."""
+    """Adds GET routes to a router."""
 
     def __init__(self, router: APIRouter, blindness: Callable[[], Blindness]) -> None:
         self._router, self._blindness = router, blindness
         self.kinds: dict[str, type] = {}
-        """What each path answers with 200: a TypedDict, or a Response of a form of its own."""
+        """Type of each path's answer with status 200: a TypedDict, or Response for other media types."""
 
     def get(
         self,
@@ -58,8 +58,11 @@ class Reads:
         needs_sync: bool = True,
         form: str = "application/json",
     ) -> Callable[[HandlerT], HandlerT]:
-        """Add a route that answers in a `form`; `statuses` says what each means, and `needs_sync` whether it speaks of
-        nothing but the cluster."""
+        """A decorator that adds a route.
+
+        `form` is the media type, `statuses` describes error statuses; `needs_sync` means that it answers 503 before the
+        first sync.
+        """
         meanings = {**(_UNSYNCED if needs_sync else {}), **(statuses or {})}
         responses: dict[int | str, dict[str, Any]] = {
             status: {"description": text} for status, text in meanings.items()
@@ -73,20 +76,20 @@ class Reads:
             @wraps(handler)
             async def answer(**given: Any) -> Response:
                 blind = self._blindness()
-                status, told = 200, None
+                status, result = 200, None
                 try:
                     if needs_sync and blind.unsynced:
                         raise HTTPException(503, blind.sentence)
-                    told = await handler(**given)
+                    result = await handler(**given)
                 except HTTPException as error:
-                    status, told = error.status_code, Detail(detail=error.detail)
+                    status, result = error.status_code, Detail(detail=error.detail)
                 except tuple(_STATUSES) as error:
                     status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
-                    told = Detail(detail=str(error))
-                if isinstance(told, Response):
-                    told.headers.update(blind.headers)
-                    return told
-                content = await asyncio.to_thread(wire.encode, told)  # megabytes where there are thousands of nodes
+                    result = Detail(detail=str(error))
+                if isinstance(result, Response):
+                    result.headers.update(blind.headers)
+                    return result
+                content = await asyncio.to_thread(wire.encode, result)  # megabytes with thousands of nodes
                 return Response(blind.marked(content), status, blind.headers, "application/json")
 
             kind = Response if 200 in responses else JSONResponse

@@ -1,4 +1,4 @@
-"""What the API server asks webhooks, and how they answer: always yes, perhaps with a patch and warnings."""
+"""AdmissionReviews of mutating webhooks. The answer always allows the pod, optionally with a patch and warnings."""
 
 from typing import Any, Final, Protocol
 
@@ -13,14 +13,14 @@ _MAX_WARNINGS: Final = 8
 
 
 class GroupKind(objects.Object):
-    """What kind of object, in which API group; "" is the core's."""
+    """Kind and API group of an object; "" is the core group."""
 
     group: str = ""
     kind: str = ""
 
 
 class AdmissionRequest(objects.Object, rename="camel"):
-    """What the API server is about to store."""
+    """The object that the API server is about to store."""
 
     uid: str = ""
     kind: GroupKind = msgspec.field(default_factory=GroupKind)
@@ -30,7 +30,7 @@ class AdmissionRequest(objects.Object, rename="camel"):
 
 
 class AdmissionReview(objects.Object, rename="camel"):
-    """The body, `k8s.io/api/admission/v1`."""
+    """The request body, of `k8s.io/api/admission/v1`."""
 
     api_version: str = ""
     kind: str = ""
@@ -38,18 +38,18 @@ class AdmissionReview(objects.Object, rename="camel"):
 
 
 class AdmissionResponse(msgspec.Struct, gc=False, omit_defaults=True, rename="camel"):
-    """The verdict, which is always yes."""
+    """The verdict; it always allows the object."""
 
     uid: str
     allowed: bool
     patch_type: str = ""
     patch: bytes = b""
-    """JSON Patch, as base64."""
+    """JSON Patch, encoded as base64."""
     warnings: tuple[str, ...] = ()
 
 
 class AdmissionAnswer(msgspec.Struct, gc=False, rename="camel"):
-    """The answer, an AdmissionReview as well."""
+    """The answer body, also an AdmissionReview."""
 
     response: AdmissionResponse
     api_version: str = _API_VERSION
@@ -61,17 +61,17 @@ Operation = dict[str, Any]
 
 
 class RewritesRequests(Protocol):
-    """Has pods ask for the same in another way."""
+    """Rewrites pods' requests into an equivalent form."""
 
     def operations(self, body: msgspec.Raw, *, annotated: bool) -> tuple[list[Operation], list[str]]:
-        """What changes a pod, given as JSON, and warnings; the pod is `annotated` when these come."""
+        """The patch for a pod, given as JSON, and warnings. `annotated`: annotations exist when the patch applies."""
 
 
 _review_decoder: Final = Decoder(AdmissionReview)
 
 
 def read_creation(body: bytes) -> AdmissionRequest | bytes:
-    """The pod that is about to be created; else the answer to give at once."""
+    """The request to create a pod; for any other request, the answer."""
     try:
         review = _review_decoder.decode(body)
     except msgspec.DecodeError as error:
@@ -85,7 +85,7 @@ def read_creation(body: bytes) -> AdmissionRequest | bytes:
 
 
 def allow(uid: str, *warnings: str, patch: list[Operation] | None = None) -> bytes:
-    """The answer that lets a pod pass, changed by a patch."""
+    """The answer that allows a pod, with warnings and a patch."""
     response = AdmissionResponse(
         uid,
         True,
@@ -97,6 +97,6 @@ def allow(uid: str, *warnings: str, patch: list[Operation] | None = None) -> byt
 
 
 def _printable(text: str) -> str:
-    """A warning as an HTTP header takes it."""
+    """A warning in the characters and length that HTTP headers allow."""
     plain = "".join(char if char.isascii() and char.isprintable() else "?" for char in text)
     return plain if len(plain) <= _MAX_WARNING_CHARS else plain[: _MAX_WARNING_CHARS - 3] + "..."

@@ -1,4 +1,4 @@
-"""HTTP routes: the calls, ahead of everything else; and what people and probes read, by FastAPI."""
+"""HTTP routes: verbs and webhooks bypass FastAPI, which serves users and probes."""
 
 from __future__ import annotations
 
@@ -35,28 +35,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Where one part is all that is served."""
+    """The paths of a Kerf that serves only one part."""
 
     paths: Collection[str]
-    """What is answered."""
+    """Paths that are served."""
     refusal: access.Refusal
-    """Of all others."""
+    """Answer for all other paths."""
 
     @classmethod
-    def of(cls, part: Part, brought: Iterable[Contribution]) -> Self:
-        """What parts have `brought` is answered, besides probes and metrics."""
-        calls = {call.path for contribution in brought for call in contribution.calls}
-        refusal = access.Refusal(404, f"this Kerf serves part {part.name} alone (setting {part.name}.alone)")
+    def of(cls, part: Part, contributions: Iterable[Contribution]) -> Self:
+        """Serve the calls of `contributions`, probes and metrics."""
+        calls = {call.path for contribution in contributions for call in contribution.calls}
+        refusal = access.Refusal(404, f"this Kerf only serves part {part.name} (setting {part.name}.alone)")
         return cls(calls | access.PROBES | {access.METRICS}, refusal)
 
 
 class KerfApp(FastAPI):
-    """A FastAPI application that answers the verbs ahead of routing and middleware: those cost more than a decision."""
+    """A FastAPI application that answers verbs before routing and middleware, which would cost more than a decision."""
 
     def __init__(self, verbs: Mapping[str, ASGIApp], only: Only | None = None, **options: Any) -> None:
-        """`verbs` by path: what is not a POST to one of them is FastAPI's, behind the guard, as `options` are."""
+        """`verbs` by path; all but POSTs to them goes to FastAPI, behind the guard. `options` are FastAPI's."""
         super().__init__(**options)
         self._verbs, self._only = verbs, only
+
+    @property
+    def plain_verbs(self) -> Mapping[bytes, Endpoint]:
+        """The verbs that no part wraps, by path."""
+        served = {} if self._only is not None else self._verbs
+        return {path.encode(): verb for path, verb in served.items() if isinstance(verb, Endpoint)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._only is not None and scope["type"] == "http" and scope["path"] not in self._only.paths:
@@ -70,17 +76,17 @@ Endpoints = Mapping[Call, Endpoint]
 
 
 def endpoints_of(service: Service) -> Endpoints:
-    """What answers each call."""
+    """The endpoint of each call."""
     return {call: Endpoint(call, service) for call in calls_of(service)}
 
 
 def verbs_of(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
-    """Those that the guard does not come before, by path."""
+    """The endpoints that bypass the guard, by path: kube-scheduler's verbs and webhooks."""
     return {call.path: endpoint for call, endpoint in endpoints.items() if not call.caller.guarded}
 
 
 def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapping[str, type]:
-    """Give the app its routes. Returns the types of what GETs answer, by path."""
+    """Add the routes to the app. Returns the types of GETs' answers, by path."""
     for call, endpoint in endpoints.items():
         app.router.routes.append(Route(call.path, endpoint, methods=["POST"]))  # answers other methods with 405
     operated = frozenset(call.path for call in endpoints if call.caller is Caller.OPERATOR)
@@ -92,15 +98,15 @@ def install_routes(app: FastAPI, service: Service, endpoints: Endpoints) -> Mapp
     _install_lists(reads, service)
     _install_parts(app, reads, service)
     kinds = {**dict.fromkeys(access.PROBES, ProbeStatus), "/version": RunningVersion, **reads.kinds}
-    examples = {kind: one for brought in service.contributions.values() for kind, one in brought.examples.items()}
+    examples = {kind: one for part in service.contributions.values() for kind, one in part.examples.items()}
     describe_calls(app, list(endpoints), kinds, examples)
     return kinds
 
 
 def _install_parts(app: FastAPI, reads: Reads, service: Service) -> None:
-    """What parts bring, and why those that are off bring nothing."""
-    for brought in service.contributions.values():
-        brought.routes(reads)
+    """Add the routes of parts, and 404s with a reason for the paths of disabled ones."""
+    for contribution in service.contributions.values():
+        contribution.routes(reads)
 
     def refusing(why: str) -> Callable[[], Awaitable[None]]:
         async def refuse() -> None:
@@ -113,12 +119,12 @@ def _install_parts(app: FastAPI, reads: Reads, service: Service) -> None:
 
 
 def _install_operation(app: FastAPI, service: Service) -> None:
-    """What probes, Prometheus and administrators call."""
+    """Add the routes for probes, Prometheus and administrators."""
 
     @app.get("/healthz", tags=["operation"], responses={503: {"description": "Needs a restart; gives the reason."}})
     async def healthz() -> JSONResponse:
         """Alive: no essential task has died repeatedly. If one has, Kerf needs a restart."""
-        return _status(service.hopeless())
+        return _status(service.needs_restart())
 
     @app.get("/readyz", tags=["operation"], responses={503: {"description": "Not ready; gives the reason."}})
     async def readyz() -> JSONResponse:
@@ -127,7 +133,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
 
     @app.get("/syncz", tags=["operation"], responses={503: {"description": "Not synced; gives the reason."}})
     async def syncz() -> JSONResponse:
-        """Synced: ready to decide, or to take over. The kube-scheduler beside a sidecar waits for this."""
+        """Synced: ready to decide, or to take over. A kube-scheduler in the same pod waits for this."""
         return _status(service.mirror.fault())
 
     @app.get("/version", tags=["operation"])
@@ -143,7 +149,7 @@ def _install_operation(app: FastAPI, service: Service) -> None:
 
 
 def _install_others(reads: Reads, service: Service) -> None:
-    """What tells of something else besides the cluster, and can before the cluster is known."""
+    """Add the routes that don't need a synced cluster."""
 
     @reads.get("/telemetry", tag="operation", needs_sync=False)
     async def telemetry() -> TelemetryStatus:
@@ -157,61 +163,61 @@ def _install_others(reads: Reads, service: Service) -> None:
 
 
 def _install_explanations(reads: Reads, service: Service) -> None:
-    """What people call who want to know why."""
+    """Add the routes that explain pods."""
 
     @reads.get(
         "/explain/pod/{namespace}/{name}",
         {
             400: "No policy has the name given.",
-            404: "No recent decision about this pod, and it has no GPUs and is not waiting for some.",
+            404: "No recent decision about this pod, and it neither has nor requests GPUs.",
         },
     )
     async def explain_pod(
         namespace: str,
         name: str,
-        policy: Annotated[str, Query(max_length=63, description="Another policy, to compare with; empty: none.")] = "",
+        policy: Annotated[str, Query(max_length=63, description="Another policy to compare with; empty: none.")] = "",
     ) -> Explanation:
-        """Why a pod is where it is, or pending: the newest recorded decision, and what has changed since.
+        """Why a pod is on its node or pending: the newest recorded decision, and what has changed since.
 
-        For a pending pod without one: what Kerf would decide now among all nodes, with `offered` false. For one with a
-        node: what it has there, as `workload`.
+        Without a recorded decision: for a pending pod, what Kerf would decide now among all nodes, with `offered`
+        false; for a bound pod, what it has on its node, as `workload`.
         """
-        return await service.pods.told(namespace, name, policy)
+        return await service.pods.explain(namespace, name, policy)
 
 
 def _install_lists(reads: Reads, service: Service) -> None:
-    """What waits, what has GPUs, and where."""
+    """Add the routes that list pods and nodes."""
 
     @reads.get("/pending")
     async def pending_pods(
-        limit: Annotated[int, Query(ge=1, le=1000, description="Most pods on the page.")] = 100,
-        namespace: Annotated[str, Query(max_length=63, description="Of the pods; empty: all.")] = "",
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum pods on the page.")] = 100,
+        namespace: Annotated[str, Query(max_length=63, description="Namespace of the pods; empty: all.")] = "",
     ) -> PendingList:
-        """Every pod that asks for GPUs and has no node, in scheduling order: who keeps it waiting, and why."""
+        """Every pending GPU pod in scheduling order: where it waits, and why."""
         page = service.pending.page(limit, namespace)
-        return pending.told(page, await asyncio.to_thread(pending.looked_at, page), service.fixes)
+        return pending.answer(page, await asyncio.to_thread(pending.compare_nodes, page), service.fixes)
 
     @reads.get("/workloads")
     async def workloads(asked: Annotated[Question, Depends()]) -> WorkloadList:
-        """Every pod that has GPUs or asks for some: running, pending or gated, with owner, age, GPUs and their use."""
+        """Every pod that has or requests GPUs: running, pending or gated, with owner, age, GPUs and their use."""
         return await service.workloads.answer(asked)
 
     @reads.get("/nodes")
     async def nodes(
-        limit: Annotated[int, Query(ge=1, le=1000, description="Most nodes on the page.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Maximum nodes on the page.")] = 100,
         after: Annotated[str, Query(max_length=253, description="`next` of the previous page.")] = "",
         gpus: Annotated[bool, Query(description="Only nodes with GPUs.")] = False,
     ) -> NodesPage:
-        """What is booked and used: totals of the cluster, and its nodes in pages."""
+        """Bookings and use of GPUs: totals of the cluster, and its nodes in pages."""
         return service.overviews.page(limit, after, gpus_only=gpus)
 
     @reads.get("/nodes/{node}", {404: "No node has that name."})
     async def one_node(node: str) -> NodeDetails:
-        """A node's GPUs: what is booked and used of each, and which pods hold them."""
-        told = service.overviews.node(node, service.fixes.held_on(node))
-        if told is None:
+        """A node's GPUs: bookings and use of each, and which pods hold them."""
+        details = service.overviews.node(node, service.fixes.held_on(node))
+        if details is None:
             raise HTTPException(404, f"no node is named {node}")
-        return told
+        return details
 
 
 def _status(fault: str, degraded: list[str] | None = None) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""The parts of a running service, and how it is."""
+"""The parts of a running service, and its status."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from extender.kube.background import Tasks
 from extender.kube.rights import MissingRights
 from extender.ledger.mirror import Mirror
 from extender.metrics.registry import Metrics
-from extender.ranking.beside import JudgesRanks
 from extender.ranking.descriptions import summary
+from extender.ranking.interfaces import RankEvaluator
 from extender.ranking.service import LearnedRank
-from extender.scheduling.callers import Unasked
+from extender.scheduling.callers import UncalledPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.leader_label import LeaderLabel
 from extender.scheduling.placer import Placer
@@ -36,7 +36,7 @@ from extender.telemetry.status import State
 
 @dataclass
 class Service:
-    """The parts of a running service that routes speak to."""
+    """The parts of a running service that routes use."""
 
     settings: Settings
     mirror: Mirror
@@ -54,29 +54,29 @@ class Service:
     pods: PodAnswers
     rank: LearnedRank
     rights: MissingRights
-    """What the API server does not let Kerf do."""
+    """Permissions that Kerf lacks at the API server."""
     label: LeaderLabel | None = None
-    """None where no Service is led to the leader."""
+    """None if no Service selects the leader by label."""
     observer: Observer | None = None
     """None when telemetry is off."""
-    judges: JudgesRanks | None = None
-    """None where no rank is tried beside the one that serves."""
+    judges: RankEvaluator | None = None
+    """None if no other ranks are tried."""
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
-    """What parts bring, by name."""
-    unasked: Unasked | None = None
-    """None where nobody looks whether kube-scheduler asks."""
+    """Contributions of parts, by name."""
+    unasked: UncalledPods | None = None
+    """None if calls of kube-scheduler are not tracked."""
     tasks: Sequence[Tasks] = ()
-    """What works in the background."""
+    """Background tasks."""
     draining: bool = field(default=False)
-    """Set when the process has been asked to stop: not ready any more, and connections are closed politely."""
+    """Set when the process is asked to stop: it is no longer ready, and closes connections gracefully."""
 
     async def ready(self) -> None:
-        """Wait until there is what the server serves with."""
-        for brought in self.contributions.values():
-            await brought.ready()
+        """Wait until the parts have what the server needs."""
+        for contribution in self.contributions.values():
+            await contribution.ready()
 
     async def hand_over(self) -> bool:
-        """Let another replica lead, for good; whether one may have begun to by now."""
+        """Give up leadership for good. Returns whether this replica led, so that another may lead by now."""
         leads = self.settings.leader_election.mode is ElectionMode.OWN and not self.fence.standby()
         if leads:
             await self.leadership.stop()
@@ -89,32 +89,32 @@ class Service:
         return "shutting down" if self.draining else self.fence.fault() or self.mirror.fault()
 
     def blindness(self) -> Blindness:
-        """How far this process sees the cluster. A standby may well: only others decide."""
+        """How current this process' view of the cluster is. A standby's may be current too."""
         why = self.mirror.fault()
         if why and not self.fence.standby():
-            why = self.fence.fault() or why  # without an election nothing is mirrored before the take-over is done
+            why = self.fence.fault() or why  # without an election the mirror is empty until the takeover is done
         return Blindness(why, self.mirror.age_s())
 
     def degraded(self) -> list[str]:
-        """What works less well than it should, while the service is ready all the same."""
+        """What works less well than it should while the service is ready."""
         faults = {
             "kube-scheduler": self.unasked.fault() if self.unasked else "",
             "telemetry": self.observer.fault() if self.observer else "",
             "model": self.rank.fault(),
-            **{name: brought.fault() for name, brought in self.contributions.items()},
+            **{name: contribution.fault() for name, contribution in self.contributions.items()},
         }
         lacking = [fault for tasks in self.tasks for fault in tasks.lacking()]
-        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.told()
+        return [f"{what}: {fault}" for what, fault in faults.items() if fault] + lacking + self.rights.sentences()
 
-    def hopeless(self) -> str:
-        """Why the process had better end and begin anew, "" for nothing."""
-        return next((fault for tasks in self.tasks if (fault := tasks.hopeless())), "")
+    def needs_restart(self) -> str:
+        """Why the process needs a restart, "" if it does not."""
+        return next((fault for tasks in self.tasks if (fault := tasks.needs_restart())), "")
 
     def status(self) -> dict[str, Any]:
-        """What the service says of itself to people; ages in whole seconds."""
+        """The service's status for the page; ages in whole seconds."""
         policy, observer = self.placer.policy_of(NO_REQUEST), self.observer
         age_s = observer.age_s() if observer else math.inf
-        blind = self.blindness().told
+        blind = self.blindness().answer_keys
         if (stale_s := blind.get("staleSeconds")) is not None:
             blind["staleSeconds"] = round(stale_s)
         return {

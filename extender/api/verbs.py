@@ -1,8 +1,8 @@
-"""The verbs kube-scheduler calls: wire requests in, deliberate answers out.
+"""The verbs that kube-scheduler calls.
 
-`decisive` mode: filter returns the one best node, and kube-scheduler takes it without scoring; a pod with soft
-preferences of its own gets the near-best few, for the plugins to weigh. `scores` mode: filter returns every node that
-fits, prioritize ranks them.
+In mode `decisive`, filter returns only the best node, which kube-scheduler takes without scoring; for a pod with soft
+preferences it returns the near-best nodes, for kube-scheduler's plugins to weigh. In mode `scores`, filter returns
+every node that fits, and prioritize ranks them.
 """
 
 import logging
@@ -24,7 +24,7 @@ from extender.explain.explanations import RejectionLog, failures
 from extender.metrics.registry import Metrics
 from extender.plugins.pod_resources import UNMARKED, is_managed
 from extender.plugins.pods import has_soft_preferences
-from extender.ranking.beside import SeesDecisions
+from extender.ranking.interfaces import DecisionObserver
 from extender.scheduling.assignments import Without
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.callers import Callers
@@ -38,10 +38,10 @@ from extender.settings.decisions import Mode
 logger = logging.getLogger(__name__)
 
 _MAX_NAMES_WITH_REASONS: Final = 100
-"""Up to so many candidates, filter names the reason of each that fails even though others fit. Beyond that reasons
-travel only when nothing fits, which is when kube-scheduler reads them."""
+"""Up to this many candidates, filter returns the reason of each that fails even if others fit. Beyond that it returns
+reasons only when nothing fits: only then does kube-scheduler read them."""
 _COUNTED_ELSEWHERE: Final = (AskedUnit.CLAIM, AskedUnit.MIG)
-"""What kube-scheduler itself allocates or counts: Kerf's word is the node alone, so whoever may bind the pod."""
+"""Units that kube-scheduler itself allocates or counts: Kerf only chooses the node, so anyone may bind the pod."""
 
 
 @dataclass(eq=False)
@@ -60,44 +60,44 @@ class Verbs:
     queue: QueueRules
     mode: Mode
     near_best_nodes: int
-    sees_decisions: Callable[[], SeesDecisions | None] = lambda: None
-    """Hears of each decision of filter."""
+    sees_decisions: Callable[[], DecisionObserver | None] = lambda: None
+    """Returns what receives each decision of filter, if anything does."""
     callers: Callers = field(default_factory=lambda: Callers(time.monotonic), kw_only=True)
-    """Hears of each call of kube-scheduler's."""
+    """Tracks kube-scheduler's calls."""
     _priorities: wire.PriorityEncoder = field(default_factory=wire.PriorityEncoder, init=False)
 
     def filter(self, body: bytes, *, others: bool = False) -> bytes:
-        """Answer filter. Every fault is a sentence in `Error` or against the nodes; never raises for a bad request.
+        """Answer filter. Errors are reported in `Error` or for each node; never raises for a bad request.
 
-        `others`: asked by the entry that kube-scheduler may skip, and does not bind by.
+        `others`: called through the second extender entry, which is ignorable and does not bind.
         """
-        self.callers.asked(others=others)
+        self.callers.note_call(others=others)
         try:
-            asked = wire.read_args(body)
+            call = wire.read_args(body)
             if others:
-                return wire.encode_filter_result(self._filter_others(asked))
+                return wire.encode_filter_result(self._filter_others(call))
             self.readiness.check_leading()
-            return wire.encode_filter_result(self._filter(asked))
+            return wire.encode_filter_result(self._filter(call))
         except (wire.WireError, UnavailableError) as error:
             return wire.encode_filter_result(wire.FilterResult(error=str(error)))
 
     def prioritize(self, body: bytes, *, others: bool = False) -> bytes:
-        """Answer prioritize. Raises WireError, RequestError, UnavailableError: this verb has no field for an error.
+        """Answer prioritize. Raises WireError, RequestError, UnavailableError: its answer has no field for errors.
 
-        `others` as for filter: what the first entry has scored gets no more from the second.
+        `others` as for filter; pods that the first entry scores get no scores from the second.
         """
-        asked = wire.read_args(body)
-        if others and is_managed(asked.pod.spec):
+        call = wire.read_args(body)
+        if others and is_managed(call.pod.spec):
             return b"[]"
-        pod, request = read_pod(self.placer, asked)
+        pod, request = read_pod(self.placer, call)
         if not others:
             self.readiness.check_leading()
         if request.gpus is None:
-            names = asked.candidates()
-            scores = self.cpu_pods.scores(asked.pod, names)
+            names = call.candidates()
+            scores = self.cpu_pods.scores(call.pod, names)
             return wire.encode([wire.HostPriority(name, score) for name, score in zip(names, scores, strict=True)])
         policy = self.readiness.policy(request)
-        placement = self.placer.place(pod, policy.asked(request) or request.gpus, policy, _named(asked))
+        placement = self.placer.place(pod, policy.weighed_request(request) or request.gpus, policy, _named(call))
         self.placer.decided.add(placement)
         self.placer.reserve(placement)
         decision = placement.decision
@@ -105,12 +105,15 @@ class Verbs:
         return self._priorities.encode(placement.cluster.node_names, decision.rows.tolist(), scores, placement.unknown)
 
     async def bind(self, body: bytes) -> bytes:
-        """Answer bind; whatever goes wrong is a sentence in `Error`, and nothing stays reserved."""
+        """Answer bind; on failure `Error` says why. A standby fails every bind and changes nothing.
+
+        A failed Binding releases the pod's GPUs. While its outcome is unknown, they stay held: the resolver settles it.
+        """
         try:
             args = wire.read_binding_args(body)
             pod = PodIdentity(args.pod_namespace, args.pod_name, args.pod_uid)
             self.readiness.check_leading()
-            self.placer.lost.accepted(pod.uid)
+            self.placer.lost.forget(pod.uid)
             await self.binder.bind(pod, args.node, self.readiness.fault())
         except (wire.WireError, UnavailableError, BindError) as error:
             logger.warning("bind: %s", error)
@@ -120,87 +123,89 @@ class Verbs:
         self.metrics.binds.inc()
         return wire.encode_bind_result()
 
-    def _filter_others(self, asked: wire.Asked) -> wire.FilterResult:
-        """What the first entry has decided stays; a pod that would be bound without its GPUs is refused.
+    def _filter_others(self, call: wire.PodCall) -> wire.FilterResult:
+        """Keep what the first entry has decided, and reject pods that would be bound without their GPUs.
 
-        That holds on standby too: kube-scheduler would take an error for leave to place it blind.
+        On standby too: the entry is ignorable, so kube-scheduler would place the pod on an error.
         """
-        if is_managed(asked.pod.spec):
-            return _among(asked, asked.candidates())
+        if is_managed(call.pod.spec):
+            return _among(call, call.candidates())
         try:
-            _, request = read_pod(self.placer, asked)
+            _, request = read_pod(self.placer, call)
         except RequestError as error:
-            return self._reject_request(asked, str(error))
+            return self._reject_request(call, str(error))
         if request.gpus is None:
-            return self._filter_cpu_pod(asked)
+            return self._filter_cpu_pod(call)
         if request.gpus.unit not in _COUNTED_ELSEWHERE:
-            return self._reject_request(asked, UNMARKED)
-        return self._filter(asked)
+            return self._reject_request(call, UNMARKED)
+        return self._filter(call)
 
-    def _filter_cpu_pod(self, asked: wire.Asked) -> wire.FilterResult:
-        """Where a pod without GPUs costs least; all that fit where it has preferences, or that can't be told now."""
-        names = asked.candidates()
-        if self.mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec) and not self.readiness.fault():
-            candidates = asked.names or wire.NodeNames(wire.encode(names))
-            names = self.cpu_pods.near_best(asked.pod, candidates) or names
-        return _among(asked, names)
+    def _filter_cpu_pod(self, call: wire.PodCall) -> wire.FilterResult:
+        """The best nodes for a pod without GPUs; all candidates if it has soft preferences or they can't be ranked."""
+        names = call.candidates()
+        if self.mode is Mode.DECISIVE and not has_soft_preferences(call.pod.spec) and not self.readiness.fault():
+            candidates = call.names or wire.NodeNames(wire.encode(names))
+            names = self.cpu_pods.near_best(call.pod, candidates) or names
+        return _among(call, names)
 
-    def _filter(self, asked: wire.Asked) -> wire.FilterResult:
+    def _filter(self, call: wire.PodCall) -> wire.FilterResult:
         try:
-            pod, request = read_pod(self.placer, asked)
+            pod, request = read_pod(self.placer, call)
             if request.gpus is None:
                 self.placer.remember(pod, request)
-                return self._filter_cpu_pod(asked)
+                return self._filter_cpu_pod(call)
             policy = self.readiness.policy(request)
         except RequestError as error:
-            self.placer.release(asked.pod.metadata.uid)
-            self.placer.decided.outdate(asked.pod.metadata.namespace, asked.pod.metadata.name)
-            return self._reject_request(asked, str(error))
+            self.placer.release(call.pod.metadata.uid)
+            self.placer.decided.outdate(call.pod.metadata.namespace, call.pod.metadata.name)
+            return self._reject_request(call, str(error))
         if excess := self.queue.over_quota(pod, request.gpus):
-            return self._hold_to_quota(asked, pod, excess)
-        one_is_enough = self.mode is Mode.DECISIVE and not has_soft_preferences(asked.pod.spec)
-        gpus = policy.asked(request) or request.gpus
+            return self._hold_to_quota(call, pod, excess)
+        one_is_enough = self.mode is Mode.DECISIVE and not has_soft_preferences(call.pod.spec)
+        gpus = policy.weighed_request(request) or request.gpus
         lost = self.placer.lost.asked(pod, gpus)
-        if node := self._kept(asked, pod, gpus):
+        if node := self._kept(call, pod, gpus):
             self.placer.remember(pod, request)
-            self.fence.note(asked.pod.metadata)
+            self.fence.note(call.pod.metadata)
             self.metrics.decisions.labels("placed").inc()
-            return _among(asked, [node])
-        self.placer.asked(pod)
-        placement = self._place_elsewhere(asked, pod, request, gpus, lost) if lost and one_is_enough else None
+            return _among(call, [node])
+        self.placer.note_question(pod)
+        placement = None
+        if lost and one_is_enough:
+            placement = self._place(call, pod, request, gpus, policy, one_is_enough=True, left_out=lost)
+        if placement is None or placement.node is None:
+            placement = self._place(call, pod, request, gpus, policy, one_is_enough=one_is_enough)
+        if placement is not None and placement.node is None and self.placer.release_stale_gangs(pod, gpus):
+            placement = self._place(call, pod, request, gpus, policy, one_is_enough=one_is_enough)
         if placement is None:
-            placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
-        if placement is not None and placement.node is None and self.placer.make_way(pod, gpus):
-            placement = self._place(asked, pod, request, gpus, policy, one_is_enough=one_is_enough)
-        if placement is None:
-            return self._skip(asked, pod, request)
+            return self._skip(call, pod, request)
         if not gpus.count and (excess := self.queue.over_quota(pod, replace(gpus, count=placement.decision.units))):
-            return self._hold_to_quota(asked, pod, excess)  # only now it is known how many GPUs hold so much memory
-        return self._answer(asked, request, placement, one_is_enough=one_is_enough)
+            return self._hold_to_quota(call, pod, excess)  # its number of GPUs was unknown until now
+        return self._answer(call, request, placement, one_is_enough=one_is_enough)
 
-    def _kept(self, asked: wire.Asked, pod: PodIdentity, gpus: GpuRequest) -> str:
-        """The node that is decided for a pod already, "" for none. Raises WireError."""
-        kept, names = self.queue.place_kept(asked.pod), asked.names
+    def _kept(self, call: wire.PodCall, pod: PodIdentity, gpus: GpuRequest) -> str:
+        """The node already decided for a pod, "" for none. Raises WireError."""
+        kept, names = self.queue.place_kept(call.pod), call.names
         if names is None and kept:
-            names = wire.NodeNames(wire.encode(asked.candidates()))
-        return "" if names is None else self.placer.keeps(pod.uid, gpus, names, kept)
+            names = wire.NodeNames(wire.encode(call.candidates()))
+        return "" if names is None else self.placer.reserved_candidate(pod.uid, gpus, names, kept)
 
     def _answer(
-        self, asked: wire.Asked, request: PodRequest, placement: Placement, *, one_is_enough: bool
+        self, call: wire.PodCall, request: PodRequest, placement: Placement, *, one_is_enough: bool
     ) -> wire.FilterResult:
-        """What filter says of a decision; where it leaves one node, the GPUs are reserved."""
+        """filter's answer for a decision; if it has one node, the GPUs are reserved."""
         pod = placement.pod
         self.placer.decided.add(placement)
         self.placer.remember(pod, request)
-        self.fence.note(asked.pod.metadata)
+        self.fence.note(call.pod.metadata)
         self.metrics.count_decision(placement)
-        if (beside := self.sees_decisions()) is not None:
-            beside.offer(placement, request)
+        if (observer := self.sees_decisions()) is not None:
+            observer.offer(placement, request)
         decision = placement.decision
         if decision.best is None:
             rows = decision.rows[:0]
             self.rejections.record(placement)
-            self._turn_away(pod, request)
+            self._note_rejection(pod, request)
         elif one_is_enough:
             rows = np.array([decision.best])
         elif self.mode is Mode.DECISIVE:
@@ -208,55 +213,44 @@ class Verbs:
         else:
             rows = decision.rows[decision.evaluation.fits]
         node_names = placement.cluster.node_names
-        result = _among(asked, [node_names[row] for row in rows.tolist()])
+        result = _among(call, [node_names[row] for row in rows.tolist()])
         num_candidates = len(decision.rows) + len(placement.unknown)
-        all_fit = not placement.unknown and bool(decision.evaluation.fits.all())
-        if not len(rows) or (num_candidates <= _MAX_NAMES_WITH_REASONS and not all_fit):
+        with_reasons = num_candidates <= _MAX_NAMES_WITH_REASONS
+        if not len(rows) or (with_reasons and (placement.unknown or not decision.evaluation.fits.all())):
             result.failed, result.unresolvable = failures(placement)
         if len(rows) == 1:
-            self.placer.reserve(placement)  # kube-scheduler takes it as it is: this call has decided
+            self.placer.reserve(placement)  # kube-scheduler takes the only node
             if num_candidates > 1:
                 self.placer.lost.answered(pod, decision.request, node_names[int(rows[0])])
-        elif asked.names is not None:
+        elif call.names is not None:
             self.placer.expect(wire.NodeNames(result.node_names), placement.cluster, rows)
         return result
 
     def _place(
         self,
-        asked: wire.Asked,
+        call: wire.PodCall,
         pod: PodIdentity,
         request: PodRequest,
         gpus: GpuRequest,
         policy: Policy,
         *,
         one_is_enough: bool,
+        left_out: frozenset[str] = frozenset(),
     ) -> Placement | None:
-        """Decide among the candidates, but for nodes that larger pods need; None for a pod that they leave none.
-
-        Raises WireError.
-        """
-        placement = self._decide(asked, pod, gpus, policy, one_is_enough=one_is_enough)
+        """Decide among the candidates except `left_out` and nodes that larger pods need; None if no other than these
+        fits. Raises WireError."""
+        placement = self._decide(call, pod, gpus, policy, one_is_enough=one_is_enough, left_out=left_out)
         best = placement.decision.best
         kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if best is not None else frozenset()
         if not kept or (one_is_enough and best not in kept):
             return placement
-        left_out = frozenset(placement.cluster.node_names[row] for row in kept)
-        placement = self._decide(asked, pod, gpus, policy, one_is_enough=False, left_out=left_out)
+        left_out |= {placement.cluster.node_names[row] for row in kept}
+        placement = self._decide(call, pod, gpus, policy, one_is_enough=False, left_out=left_out)
         return placement if placement.node is not None else None
-
-    def _place_elsewhere(
-        self, asked: wire.Asked, pod: PodIdentity, request: PodRequest, gpus: GpuRequest, lost: frozenset[str]
-    ) -> Placement | None:
-        """Decide among the candidates but for nodes that were answered in vain, and those that larger pods need; None
-        where that leaves no node. Raises WireError."""
-        policy = self.readiness.policy(request)
-        placement = self._decide(asked, pod, gpus, policy, one_is_enough=True, left_out=lost)
-        kept = self.waker.skips.kept_rows(pod, request, gpus, policy) if placement.node else frozenset()
-        return placement if placement.node is not None and placement.decision.best not in kept else None
 
     def _decide(
         self,
-        asked: wire.Asked,
+        call: wire.PodCall,
         pod: PodIdentity,
         gpus: GpuRequest,
         policy: Policy,
@@ -264,55 +258,54 @@ class Verbs:
         one_is_enough: bool,
         left_out: frozenset[str] = frozenset(),
     ) -> Placement:
-        """Decide among the candidates but for some, without a look at each where one is enough. Raises WireError."""
-        if asked.names is None:
-            names = [name for name in asked.candidates() if name not in left_out]
+        """Decide among the candidates except `left_out`; not all are evaluated if one is enough. Raises WireError."""
+        if call.names is None:
+            names = [name for name in call.candidates() if name not in left_out]
             return self.placer.place(pod, gpus, policy, names)
-        candidates = Without(asked.names, left_out) if left_out else asked.names
-        best = self.placer.place_best(pod, gpus, policy, candidates) if one_is_enough else None
-        return self.placer.place(pod, gpus, policy, candidates) if best is None else best
+        candidates = Without(call.names, left_out) if left_out else call.names
+        return self.placer.place(pod, gpus, policy, candidates, only_best=one_is_enough)
 
-    def _skip(self, asked: wire.Asked, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
-        """Leave a pod pending for now: no preemption for it, and it is woken when the reason has gone."""
+    def _skip(self, call: wire.PodCall, pod: PodIdentity, request: PodRequest) -> wire.FilterResult:
+        """Leave a pod pending, without preemption; it is retried when the reason is gone."""
         reason = self.waker.skips.skip(pod.uid)
-        self._turn_away(pod, request)
+        self._note_rejection(pod, request)
         self.metrics.decisions.labels("skipped").inc()
-        return _none(asked, reason)
+        return _none(call, reason)
 
-    def _hold_to_quota(self, asked: wire.Asked, pod: PodIdentity, excess: str) -> wire.FilterResult:
-        """Leave a pod pending whose namespace has all that it may have; nobody is evicted for it."""
-        self.placer.turned_away(pod)
+    def _hold_to_quota(self, call: wire.PodCall, pod: PodIdentity, excess: str) -> wire.FilterResult:
+        """Leave a pod pending whose namespace is over its quota, without preemption."""
+        self.placer.note_rejection(pod)
         self.placer.release(pod.uid)
         self.metrics.decisions.labels("skipped").inc()
-        return _none(asked, excess)
+        return _none(call, excess)
 
-    def _turn_away(self, pod: PodIdentity, request: PodRequest) -> None:
-        """Remember a pod that is told of no node."""
-        self.placer.turned_away(pod)
+    def _note_rejection(self, pod: PodIdentity, request: PodRequest) -> None:
+        """Record a pod that got no node."""
+        self.placer.note_rejection(pod)
         self.waker.rejected(pod, request)
 
-    def _reject_request(self, asked: wire.Asked, fault: str) -> wire.FilterResult:
-        """A request that can't be understood: the same sentence against every node, and no preemption for it."""
+    def _reject_request(self, call: wire.PodCall, fault: str) -> wire.FilterResult:
+        """Reject an invalid request: the same message for every node, and no preemption."""
         self.metrics.bad_requests.inc()
-        result = _none(asked, fault)
+        result = _none(call, fault)
         return result if result.unresolvable else wire.FilterResult(error=fault)
 
 
-def _named(asked: wire.Asked) -> wire.NodeNames | list[str]:
-    """The candidates, as text where they came as names. Raises WireError."""
-    return asked.candidates() if asked.names is None else asked.names
+def _named(call: wire.PodCall) -> wire.NodeNames | list[str]:
+    """The candidates, undecoded if they came as names. Raises WireError."""
+    return call.candidates() if call.names is None else call.names
 
 
-def _none(asked: wire.Asked, why: str) -> wire.FilterResult:
-    """No node, for a reason that holds for all of them and that no eviction changes."""
-    result = _among(asked, [])
-    result.unresolvable = dict.fromkeys(asked.candidates(), why)
+def _none(call: wire.PodCall, why: str) -> wire.FilterResult:
+    """An answer without nodes, for a reason that holds for all of them and that evictions don't change."""
+    result = _among(call, [])
+    result.unresolvable = dict.fromkeys(call.candidates(), why)
     return result
 
 
-def _among(asked: wire.Asked, chosen: list[str]) -> wire.FilterResult:
-    """The chosen nodes in the form in which the candidates came."""
-    if asked.nodes is None or asked.names is not None:
+def _among(call: wire.PodCall, chosen: list[str]) -> wire.FilterResult:
+    """An answer with the chosen nodes, in the form in which the candidates came."""
+    if call.nodes is None or call.names is not None:
         return wire.FilterResult(node_names=msgspec.Raw(wire.encode(chosen)))
-    item_of = dict(zip(asked.candidates(), asked.nodes.items or (), strict=True))
+    item_of = dict(zip(call.candidates(), call.nodes.items or (), strict=True))
     return wire.FilterResult(nodes=wire.NodeList([item_of[name] for name in chosen]))

@@ -1,8 +1,7 @@
-"""The extender protocol on the wire, `k8s.io/kube-scheduler/extender/v1`, as kube-scheduler really sends it.
+"""The extender protocol, `k8s.io/kube-scheduler/extender/v1`, as kube-scheduler really sends it.
 
-The Go types carry no JSON tags: keys are written `NodeNames`, and Go reads them in any case. So does Kerf.
-
-The verb preempt on the wire: victims by UID, or as whole pods; the answer is by UID, whatever was asked in.
+The Go types have no JSON tags: keys are written `NodeNames`, and read case-insensitively, by Go and by Kerf. Victims of
+preempt come by UID or as whole pods; the answer always has UIDs.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +14,17 @@ from extender.core.decisions import MAX_LEVEL
 from extender.kube import objects
 from extender.kube.decoding import Decoder
 from extender.kube.transport import is_name
-from extender.ledger.tenants import DemandingPod, SpecDemands
+from extender.ledger.bound_pods import DemandingPod, SpecDemands
 
 _ArgsT = TypeVar("_ArgsT")
 
 
 class WireError(ValueError):
-    """A request body that can't be understood; the sentence says where and why."""
+    """A request body can't be parsed; says where and why."""
 
 
 class NodeList(msgspec.Struct, gc=False):
-    """Whole Node objects; kept as they came, since they go back as they came."""
+    """Whole Node objects, undecoded, since they are returned unchanged."""
 
     items: list[msgspec.Raw] | None = None
 
@@ -35,13 +34,13 @@ _NULL: Final = msgspec.Raw(b"null")
 NamesField = Annotated[
     msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": "string"}})
 ]
-"""A list of names, or null, that is not decoded with the rest."""
+"""A list of names or null, decoded separately."""
 
 
 class NodeNames:
-    """Names of candidate nodes as they came: thousands of them are read as text unless each is needed.
+    """Names of candidate nodes as undecoded JSON: there may be thousands, and mostly they need not be decoded.
 
-    Node names hold nothing that JSON would escape, so a name is a candidate when it stands there in quotes.
+    Node names have no characters that JSON escapes, so a name is a candidate if its quoted form is in the text.
     """
 
     __slots__ = ("_raw",)
@@ -59,13 +58,18 @@ class NodeNames:
         return isinstance(name, str) and b'"%b"' % name.encode() in self._raw
 
     def __len__(self) -> int:
-        """How many there are; in what is no list of names, some number, and 0 in what is no list at all."""
+        """Number of names; 0 if the JSON is not a list, arbitrary if it is not a list of names."""
         return self._raw.count(b",") + (self._raw != b"[]") if self._raw.startswith(b"[") else 0
 
     @property
     def num_bytes(self) -> int:
-        """Size of the text."""
+        """Size of the JSON."""
         return len(self._raw)
+
+    @property
+    def encoded(self) -> bytes:
+        """The JSON."""
+        return self._raw
 
     def decode(self) -> list[str]:
         """The names. Raises WireError."""
@@ -77,25 +81,24 @@ class NodeNames:
 
 
 class ExtenderArgs(msgspec.Struct, gc=False):
-    """Body of filter and prioritize, as it is on the wire."""
+    """Body of filter and prioritize."""
 
     pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
     node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of filter or prioritize: a pod, and candidates in one of two forms."""
+class PodCall(msgspec.Struct, frozen=True):
+    """A call of filter or prioritize: a pod, and candidates in one of two forms."""
 
     pod: objects.Pod
     nodes: NodeList | None
     """Whole nodes."""
     names: NodeNames | None
-    """Names alone; they go first where both came."""
+    """Names only; they take precedence over nodes."""
 
     def candidates(self) -> list[str]:
-        """The candidates' names. Raises WireError."""
+        """Names of the candidates. Raises WireError."""
         if self.names is not None:
             return self.names.decode()
         try:
@@ -114,7 +117,7 @@ class ExtenderBindingArgs(msgspec.Struct, gc=False):
 
 
 class FilterResult(msgspec.Struct, gc=False):
-    """Answer of filter. `nodes` is what came, for callers that send whole nodes."""
+    """Answer of filter. `nodes` is for callers that send whole nodes."""
 
     nodes: NodeList | None = msgspec.field(name="Nodes", default=None)
     node_names: NamesField = msgspec.field(name="NodeNames", default_factory=lambda: _NULL)
@@ -124,14 +127,14 @@ class FilterResult(msgspec.Struct, gc=False):
 
 
 class HostPriority(msgspec.Struct, gc=False):
-    """One line of the answer of prioritize."""
+    """One item of prioritize's answer."""
 
     host: str = msgspec.field(name="Host")
     score: int = msgspec.field(name="Score")
 
 
 class PriorityEncoder:
-    """Writes the answer of prioritize: the names of a cluster are put into JSON once, not in every call."""
+    """Encodes prioritize's answer; node names are encoded once per cluster, not in every call."""
 
     def __init__(self) -> None:
         self._node_names: tuple[str, ...] = ()
@@ -140,7 +143,7 @@ class PriorityEncoder:
     def encode(
         self, node_names: tuple[str, ...], rows: Sequence[int], scores: Sequence[int], unknown: Sequence[str] = ()
     ) -> bytes:
-        """The lines of some rows of `node_names` with their scores, then of names that are no row's, with score 0."""
+        """Items of some rows of `node_names` with their scores, then of `unknown` names with score 0."""
         if node_names is not self._node_names:
             self._heads = [b'{"Host":%b,"Score":' % encode(name) for name in node_names]
             self._node_names = node_names
@@ -158,9 +161,9 @@ class BindResult(msgspec.Struct, gc=False):
 
 
 def encode_filter_result(result: FilterResult) -> bytes:
-    """The answer of filter. kube-scheduler takes its texts for a format when it makes the pod's event of them
-    (`handleSchedulingFailure` of pkg/scheduler/schedule_one.go): a percent sign is written twice there."""
-    if result.nodes is None:  # then names of nodes are all that is beside the texts, and they have none
+    """Encode filter's answer. kube-scheduler uses its texts as a format string for the pod's event
+    (`handleSchedulingFailure` of pkg/scheduler/schedule_one.go), so percent signs in them are doubled."""
+    if result.nodes is None:  # then there are only texts and node names, which have no percent signs
         return encode(result).replace(b"%", b"%%")
     failed, unresolvable = (
         {name: _as_format(text) for name, text in texts.items()} for texts in (result.failed, result.unresolvable)
@@ -170,7 +173,7 @@ def encode_filter_result(result: FilterResult) -> bytes:
 
 
 def encode_bind_result(error: str = "") -> bytes:
-    """The answer of bind, its text for the pod's event too."""
+    """Encode bind's answer, with percent signs doubled as in `encode_filter_result`."""
     return encode(BindResult(_as_format(error)))
 
 
@@ -189,18 +192,20 @@ _encoder: Final = msgspec.json.Encoder()
 encode = _encoder.encode
 
 
-def read_args(body: bytes) -> Asked:
-    """The body of filter or prioritize. Raises WireError."""
+def read_args(body: bytes) -> PodCall:
+    """Parse the body of filter or prioritize. Raises WireError."""
     args = _decode(_args_decoder, body)
     if args.pod is None or (args.nodes is None and args.node_names == _NULL):
         args = _decode(_args_decoder, _with_exact_keys(body, ExtenderArgs))
     if args.pod is None:
         raise WireError("the request has no Pod")
-    return Asked(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
+    if args.nodes is not None:
+        _check_text(body)  # which the answer repeats
+    return PodCall(args.pod, args.nodes, None if args.node_names == _NULL else NodeNames(args.node_names))
 
 
 def read_binding_args(body: bytes) -> ExtenderBindingArgs:
-    """The body of bind, every field of it present. Raises WireError."""
+    """Parse the body of bind, all of whose fields are required. Raises WireError."""
     args = _decode(_binding_decoder, body)
     if not (args.pod_name and args.pod_namespace and args.pod_uid and args.node):
         args = _decode(_binding_decoder, _with_exact_keys(body, ExtenderBindingArgs))
@@ -214,21 +219,31 @@ def read_binding_args(body: bytes) -> ExtenderBindingArgs:
 
 
 def check_name(key: str, name: str) -> None:
-    """Raise WireError unless a name is one that Kubernetes takes: names become parts of the API server's paths."""
+    """Raise WireError unless a name is valid in Kubernetes: names become parts of the API server's paths."""
     if not is_name(name):
         raise WireError(f"{key}: {name[:80]!r} is not a valid Kubernetes name")
 
 
 def _decode(decoder: Decoder[_ArgsT], body: bytes | msgspec.Raw) -> _ArgsT:
-    """A body, or a part of one. Raises WireError."""
+    """Decode a body or a part of one. Raises WireError."""
     try:
         return decoder.decode(body)
     except msgspec.DecodeError as error:
         raise WireError(f"the request can't be read: {error}") from None
 
 
+def _check_text(body: bytes) -> None:
+    """Raise WireError unless a body is UTF-8: values that are not read are not checked."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"the request can't be read: it is not UTF-8: {error}") from None
+
+
 def _fields(raw: bytes | msgspec.Raw, names: Sequence[str]) -> dict[str, msgspec.Raw]:
-    """An object with these keys in the case of the Go types; of keys that differ in case only, the last counts.
+    """A JSON object with its keys in the case of `names`; of keys that differ only in case, the last counts.
 
     Raises WireError.
     """
@@ -237,7 +252,7 @@ def _fields(raw: bytes | msgspec.Raw, names: Sequence[str]) -> dict[str, msgspec
 
 
 def _with_exact_keys(body: bytes, kind: type[ExtenderArgs] | type[ExtenderBindingArgs]) -> bytes:
-    """The same object with its keys in the case of the Go types."""
+    """The same JSON object with its keys in the case of the Go types."""
     return _encoder.encode(_fields(body, [field.encode_name for field in msgspec.structs.fields(kind)]))
 
 
@@ -247,13 +262,13 @@ class Proposal:
 
     node: str
     uids: tuple[str, ...]
-    """Each once."""
+    """Without duplicates."""
     num_pdb_violations: int
 
 
 @dataclass(frozen=True, slots=True)
-class AskedPreemption:
-    """A request of preempt: a pod, and on each node those that would have to go for it."""
+class PreemptCall:
+    """A call of preempt: a pod, and the proposed victims on each node."""
 
     pod: objects.Pod
     demands: SpecDemands
@@ -261,11 +276,11 @@ class AskedPreemption:
 
 
 Violations = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""How many victims' disruption budgets an eviction would break."""
+"""Number of victims whose disruption budgets an eviction would violate."""
 
 
 class MetaPod(msgspec.Struct, gc=False):
-    """A pod by its UID alone."""
+    """A pod by its UID only."""
 
     uid: Annotated[str, msgspec.Meta(min_length=1)] = msgspec.field(name="UID")
 
@@ -278,21 +293,21 @@ class MetaVictims(msgspec.Struct, gc=False):
 
 
 class ProposedMetaVictims(msgspec.Struct, gc=False):
-    """The victims on one node as asked; where Go has none it writes null."""
+    """The proposed victims on one node; Go encodes an empty list as null."""
 
     pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
     num_pdb_violations: Violations | None = msgspec.field(name="NumPDBViolations", default=None)
 
 
 class ProposedVictims(msgspec.Struct, gc=False):
-    """The same as whole pods, where kube-scheduler sends whole objects."""
+    """The same with whole pods, if kube-scheduler sends whole objects."""
 
     pods: list[objects.Pod] | None = msgspec.field(name="Pods", default=None)
     num_pdb_violations: Violations | None = msgspec.field(name="NumPDBViolations", default=None)
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, gc=False):
-    """Body of preempt, as it is on the wire."""
+    """Body of preempt."""
 
     pod: objects.Pod | None = msgspec.field(name="Pod", default=None)
     victims: dict[str, ProposedVictims | None] | None = msgspec.field(name="NodeNameToVictims", default=None)
@@ -302,12 +317,11 @@ class ExtenderPreemptionArgs(msgspec.Struct, gc=False):
 
 
 class PreemptionResult(msgspec.Struct, gc=False):
-    """Answer of preempt: the nodes left and who has to go there; always in this form, whatever was asked in."""
+    """Answer of preempt: the remaining nodes and their victims, by UID."""
 
     meta_victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
 
 
-_victims_decoder: Final = Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final[Decoder[list[msgspec.Raw] | None]] = Decoder(list[msgspec.Raw] | None)  # type: ignore[arg-type]
 _violations_decoder: Final[Decoder[int | None]] = Decoder(Violations | None)  # type: ignore[arg-type]
 _text_decoder: Final = Decoder(str)
@@ -315,8 +329,8 @@ _pod_decoder: Final = Decoder(objects.Pod)
 _demands_decoder: Final = Decoder(DemandingPod)
 
 
-def read_preemption_args(body: bytes) -> AskedPreemption:
-    """The body of preempt, in either form; the one by UIDs goes first where both came. Raises WireError."""
+def read_preemption_args(body: bytes) -> PreemptCall:
+    """Parse the body of preempt in either form; UIDs take precedence. Raises WireError."""
     outer = _fields(body, ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims"))
     pod = outer.get("Pod", _NULL)
     if pod == _NULL:
@@ -325,15 +339,15 @@ def read_preemption_args(body: bytes) -> AskedPreemption:
     by_pod = _proposals(outer.get("NodeNameToVictims", _NULL), _uid_of_pod)
     demands = _decode(_demands_decoder, pod).spec
     proposals = by_uid if by_uid is not None else by_pod or []
-    return AskedPreemption(_decode(_pod_decoder, pod), demands, proposals)
+    return PreemptCall(_decode(_pod_decoder, pod), demands, proposals)
 
 
 def _proposals(raw: msgspec.Raw, uid_of: Callable[[msgspec.Raw], str]) -> list[Proposal] | None:
-    """Victims by node, None when there is no such map. Raises WireError."""
+    """Proposals by node, None if the map is null. Raises WireError."""
     if raw == _NULL:
         return None
     result: list[Proposal] = []
-    for node, raw_victims in _decode(_victims_decoder, raw).items():
+    for node, raw_victims in _decode(_fields_decoder, raw).items():
         victims = {} if raw_victims == _NULL else _fields(raw_victims, ("Pods", "NumPDBViolations"))
         num_violations = _decode(_violations_decoder, victims.get("NumPDBViolations", _NULL)) or 0
         uids = [uid_of(pod) for pod in _decode(_list_decoder, victims.get("Pods", _NULL)) or ()]

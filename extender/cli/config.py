@@ -1,4 +1,4 @@
-"""`kerf config`: look at settings, or check them."""
+"""`kerf config`: show or check settings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +19,8 @@ app = typer.Typer(cls=Group, help="Show or check settings.", no_args_is_help=Tru
 
 @app.command()
 def show(config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Print the settings in effect as YAML that --config accepts, the kernel's and then each part's, what is not at its
-    default first; secrets are shown as stars."""
+    """Print the settings in effect as YAML that --config accepts: the kernel's, then each part's, non-defaults first.
+    Secrets are masked."""
     from extender.settings.tree import KernelSettings
 
     shown = {name: (_section(name, section), section == type(section)()) for name, section in load(config, settings)}
@@ -31,7 +31,7 @@ def show(config: ConfigOption = None, settings: SetOption = None) -> None:
 
 
 def _section(name: str, section: "Section") -> str:
-    """A section as YAML, in which what is not at its default comes first."""
+    """A section as YAML, non-default values first."""
     import yaml
 
     defaults = type(section)()
@@ -60,22 +60,22 @@ def schema() -> None:
 
 @app.command()
 def check(config: ConfigOption = None, settings: SetOption = None) -> None:
-    """Report all errors in the settings at once, with exit status 1, and files that are not on this machine."""
+    """Report all errors in the settings, with exit status 1, and files that are missing on this machine."""
     loaded = load(config, settings, failing_with=1)
     missing = list(_missing_files(loaded))
     for where, path in missing:
         echo(f"{where}: there is no {path} on this machine", err=True)
-    echo("settings are valid" + (", but where they are used these files have to be" if missing else ""))
+    echo("settings are valid" + (", but these files must exist where they are used" if missing else ""))
 
 
 def _missing_files(loaded: "Settings") -> Iterator[tuple[str, Path]]:
-    """Settings that name a file or folder that is not here; that of histories is made."""
+    """Settings that name a missing file or folder, except folders that parts create."""
     from extender.settings.tree import PARTS
 
     makes = {part.name: part.makes for part in PARTS}
     for section, group in loaded:
         for name, path in group:
-            made = name in makes.get(section, ())
+            created = name in makes.get(section, ())
             chosen = name in group.model_fields_set
-            if isinstance(path, Path) and chosen and not (path.exists() or (made and path.parent.exists())):
+            if isinstance(path, Path) and chosen and not (path.exists() or (created and path.parent.exists())):
                 yield f"{section}.{name}", path

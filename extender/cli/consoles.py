@@ -1,6 +1,6 @@
-"""Rich's console, for texts of others; and what tables of commands share: columns, names, times in few letters, CSV.
+"""A rich console that is safe for untrusted text, and helpers for tables: columns, short names, durations, CSV.
 
-Apart from `printing`: whoever prints no table loads no rich."""
+Separate from `printing`, so that commands without tables don't import rich."""
 
 import csv
 import io
@@ -17,33 +17,33 @@ from extender.cli.printing import shown
 from extender.core.texts import printable
 
 _PLAIN_WIDTH: Final = 160
-"""Columns of a table that goes to a file or a pipe."""
+"""Width of a table that goes to a file or pipe, in characters."""
 
 
 class PlainConsole(Console):
-    """What it prints has no control characters but rich's own, whatever tables and texts it is made of."""
+    """A console that prints no control characters except rich's own."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is printed, piece by piece; rich's own commands for terminals are pieces of their own."""
+        """Segments to print, with their text escaped; rich's terminal commands are separate segments."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text with rich's markup, of the width that it will have."""
+        """A text with rich's markup, escaped so that its width is final."""
         return super().render_str(shown(text), **options)
 
 
 def console() -> Console:
-    """Standard output: in colour on a terminal only, and never with NO_COLOR."""
-    found = PlainConsole(highlight=False, emoji=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
-    return found if found.is_terminal else PlainConsole(highlight=False, emoji=False, width=_PLAIN_WIDTH)
+    """A console for standard output: coloured on a terminal only, and never with NO_COLOR."""
+    terminal = PlainConsole(highlight=False, emoji=False, no_color=bool(os.environ.get("NO_COLOR")) or None)
+    return terminal if terminal.is_terminal else PlainConsole(highlight=False, emoji=False, width=_PLAIN_WIDTH)
 
 
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def age(seconds: float) -> str:
-    """A length of time as kubectl writes it: 45s, 12m, 3h07m, 2d4h."""
+    """A duration in kubectl's format: 45s, 12m, 3h07m, 2d4h."""
     whole = max(int(seconds), 0)
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if days:
@@ -54,7 +54,7 @@ def age(seconds: float) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A name of at most `width` characters: what tells names apart is at their ends, so the middle goes."""
+    """A name cut to `width` characters in its middle, since names differ mostly at their ends."""
     if len(text) <= width:
         return text
     head = max(width - 1, 0) // 2
@@ -63,13 +63,13 @@ def shortened(text: str, width: int) -> str:
 
 
 def names(given: Sequence[str], most: int = 5) -> str:
-    """The first few, and how many more there are."""
+    """The first `most` names, and the number of others."""
     return ", ".join(given[:most]) + (f" and {len(given) - most} more" if len(given) > most else "")
 
 
 def columns(*headings: str, **options: Any) -> Table:
-    """A table without lines. `>` before a heading makes its column one of numbers, `|` one that is never wrapped; the
-    others are wrapped anywhere, and have `options`."""
+    """A table without lines. `>` before a heading right-aligns its column, `|` prevents wrapping; other columns wrap
+    anywhere and get `options`."""
     table = Table(box=None, pad_edge=False)
     for heading in headings:
         match heading[0]:
@@ -83,7 +83,7 @@ def columns(*headings: str, **options: Any) -> Table:
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """A heading, and a line for each row; keys that are no columns are left out."""
+    """CSV with a heading and a line per row; keys without a column are left out."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -92,7 +92,7 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """Authors choose names: spreadsheets take some for formulas, and terminals obey others."""
+    """A cell that is safe for spreadsheets, which may take names as formulas, and for terminals."""
     if not isinstance(value, str):
         return value
     return printable(f"'{value}" if value[:1] in ("=", "+", "-", "@") else value)

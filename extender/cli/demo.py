@@ -1,4 +1,4 @@
-"""`kerf demo`: the service on a cluster that is only in memory."""
+"""`kerf demo`: the service on an in-memory sample cluster."""
 
 from typing import Annotated
 
@@ -14,12 +14,12 @@ _PORT = 8888
 
 
 def port_of(text: str) -> int:
-    """A port; that of a Service called kerf, which Kubernetes leaves in KERF_PORT of every pod beside it, is none."""
-    text = str(text)  # a default is a number
+    """Parse a port. Kubernetes sets KERF_PORT to an address in pods beside a Service named kerf: that is ignored."""
+    text = str(text)  # the default is a number
     if text.startswith(("tcp://", "udp://", "sctp://")):
         return _PORT
     if not text.isdecimal() or int(text) > 65535:
-        raise typer.BadParameter(f"{text!r} is no port: name one with --port or KERF_PORT")
+        raise typer.BadParameter(f"{text!r} is not a port: set one with --port or KERF_PORT")
     return int(text)
 
 
@@ -39,7 +39,7 @@ def demo(
         for free in listen(loaded.server.host, loaded.server.port):
             free.close()
     except ListenError as error:
-        fail(f"{error}; on another one: KERF_PORT=9000 make demo, or kerf demo --port 9000", FAILED)
+        fail(f"{error}; on another port: KERF_PORT=9000 make demo, or kerf demo --port 9000", FAILED)
     address = f"http://localhost:{port}"
     echo(
         f"Kerf {__version__} on a sample cluster at {address} - stop with Ctrl-C. In another terminal:\n"

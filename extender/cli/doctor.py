@@ -1,4 +1,4 @@
-"""`kerf doctor`: one refresh of telemetry, what it met in words, and which rank a running Kerf serves."""
+"""`kerf doctor`: refreshes telemetry once, and reports findings and the rank that a running Kerf uses."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ from rich.table import Table
 from extender.cli.client.kerf import FAILED, CaFileOption, Kerf, Output, OutputOption, fail, show
 from extender.cli.install.checks import checks_of
 from extender.cli.install.findings import Finding, Needs, findings_of, finish
-from extender.cli.install.running import asked, site_of
+from extender.cli.install.running import ask_running, site_of
 from extender.cli.settings import ConfigOption, ContextOption, KubeconfigOption, SetOption, api_server, connected, load
 from extender.kube.client import CredentialsError, Transport
 from extender.settings.tree import Settings
@@ -33,90 +33,89 @@ def doctor(  # noqa: PLR0913, PLR0917 - options of a command
     settings: SetOption = None,
     server: Annotated[
         str | None,
-        typer.Option("--server", "-s", help="Also ask the Kerf at this address which rank serves, and why."),
+        typer.Option("--server", "-s", help="Also report which rank the Kerf at this address uses, and why."),
     ] = None,
     ca_file: CaFileOption = None,
 ) -> None:
     """Find Prometheus, read it once, and report what was found; exit status 1 if something is wrong."""
     loaded = load(config, settings, {"cluster.kubeconfig": kubeconfig, "cluster.context": context})
-    rank, said = None, list[str]()
+    rank, faults = None, list[str]()
     if server:
         with Kerf(typed, server=server, ca_file=ca_file) as kerf:
-            rank, said = asked(kerf)
+            rank, faults = ask_running(kerf)
     try:
-        told, findings = asyncio.run(_examine(loaded, api_server(loaded.cluster), said))
+        result, findings = asyncio.run(_examine(loaded, api_server(loaded.cluster), faults))
     except CredentialsError as error:
         fail(str(error), FAILED)
-    told["rank"] = rank
-    show(told, Output.JSON if as_json else output, lambda console: _print(told, console))
+    result["rank"] = rank
+    show(result, Output.JSON if as_json else output, lambda console: _print(result, console))
     finish(findings)
 
 
 async def _examine(
-    settings: Settings, transport: Transport, said: Sequence[str] = ()
+    settings: Settings, transport: Transport, faults: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """What a refresh of telemetry came to, with all findings in words; and the findings.
+    """The result of one telemetry refresh, as JSON data with all findings; and the findings.
 
-    Raises CredentialsError where there is no API server to ask.
+    Raises CredentialsError if no API server is configured.
     """
     async with connected(transport):
-        site = await site_of(settings, transport, said)
+        site = await site_of(settings, transport, faults)
         findings = await findings_of(checks_of(Needs.SETTINGS, Needs.SERVER), site)
-    told = site.telemetry | {"findings": [finding.told for finding in findings]}
-    return msgspec.to_builtins(told), findings
+    result = site.telemetry | {"findings": [finding.told for finding in findings]}
+    return msgspec.to_builtins(result), findings
 
 
-def _print(told: dict[str, Any], console: Console) -> None:
-    """Say it for people."""
-    if rank := told.get("rank"):
+def _print(result: dict[str, Any], console: Console) -> None:
+    if rank := result.get("rank"):
         console.print(f"rank: {_rank_in_words(rank)}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"telemetry: [bold]{told['state']}[/bold]", highlight=False)
-    if "source" in told:
-        _print_telemetry(told, console)
-    for finding in told["findings"]:
+    console.print(f"telemetry: [bold]{result['state']}[/bold]", highlight=False)
+    if "source" in result:
+        _print_telemetry(result, console)
+    for finding in result["findings"]:
         console.print(f"- {finding}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print_telemetry(told: dict[str, Any], console: Console) -> None:
-    """What was read, and of what."""
-    version = f", version {told['version']}" if told["version"] else ""
-    if told["source"]:
+def _print_telemetry(result: dict[str, Any], console: Console) -> None:
+    """Print what was read, and from where."""
+    version = f", version {result['version']}" if result["version"] else ""
+    if result["source"]:
         console.print(
-            f"source: {told['source']}{version}, read in {told['read_s']:.2f} s", highlight=False, markup=False
+            f"source: {result['source']}{version}, read in {result['read_s']:.2f} s", highlight=False, markup=False
         )
-    if told["candidates"]:
-        console.print(f"found in the cluster: {', '.join(told['candidates'])}", highlight=False, markup=False)
-    if told["passedOver"]:
-        console.print(f"found, not read: {', '.join(told['passedOver'])}", highlight=False, markup=False)
-    if told["series"]:
+    if result["candidates"]:
+        console.print(f"found in the cluster: {', '.join(result['candidates'])}", highlight=False, markup=False)
+    if result["passedOver"]:
+        console.print(f"found, not read: {', '.join(result['passedOver'])}", highlight=False, markup=False)
+    if result["series"]:
         table = Table("metric", "exporter", "unit", "series", box=None)
-        for name, count in told["series"].items():
+        for name, count in result["series"].items():
             table.add_row(escape(name), *_exporter_and_unit(name), str(count))
         console.print(table)
-    nodes = ", ".join(f"{count} {state}" for state, count in told["nodes"].items())
+    nodes = ", ".join(f"{count} {state}" for state, count in result["nodes"].items())
     console.print(f"nodes with GPUs: {nodes}", highlight=False)
-    console.print(f"GPUs in series: {told['gpus']}, matched: {told['gpusMatched']}", highlight=False)
-    skew = told["skew_s"]
-    if math.isfinite(skew) and told["skew_uncertainty_s"]:  # else its clock was not read
+    console.print(f"GPUs in series: {result['gpus']}, matched: {result['gpusMatched']}", highlight=False)
+    skew = result["skew_s"]
+    if math.isfinite(skew) and result["skew_uncertainty_s"]:  # else its clock is unknown
         console.print(
-            f"clock: {skew:+.2f} s from this machine's (within {told['skew_uncertainty_s']:.2f} s)", highlight=False
+            f"clock: {skew:+.2f} s from this machine's (within {result['skew_uncertainty_s']:.2f} s)", highlight=False
         )
 
 
 def _rank_in_words(rank: dict[str, Any]) -> str:
-    """What serves, and why; where the ranks are tried out, the last trial."""
+    """The rank in use and why; if ranks are tried, also the last trial."""
     if rank["reason"]:
         return f"{rank['served']} serves: {rank['reason']}"
-    auto, evidence = f"auto is {rank['auto']}", rank["evidence"]
+    auto, evidence = f"auto uses {rank['auto']}", rank["evidence"]
     if evidence is None:
         return f"{auto}; other ranks are not tried"
     if not evidence["reason"]:
-        return f"{auto}; other ranks were not tried yet"
+        return f"{auto}; other ranks have not been tried yet"
     return f"{auto}: {evidence['reason']} (trial {evidence['tried']}, {evidence['ageSeconds'] / 3600:.1f} h ago)"
 
 
 def _exporter_and_unit(name: str) -> tuple[str, str]:
     alias = ALIAS_OF.get(name)
-    if alias is None:  # a telemetry source may have names of its own
+    if alias is None:  # telemetry sources may have other names
         return "", ""
     return alias.exporter, _UNITS.get(alias.scale, "fraction" if alias.gauge in FRACTIONS else "as is")

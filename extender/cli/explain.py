@@ -1,4 +1,4 @@
-"""`kerf explain`: why a pod is where it is, or why it is pending and what would make it fit."""
+"""`kerf explain`: why a pod is on its node, or why it is pending and what would make it fit."""
 
 import time
 from typing import Annotated, Any
@@ -43,21 +43,21 @@ def explain(
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Namespace of the pod; default: default.")
     ] = None,
-    policy: Annotated[str, typer.Option("--policy", help="Another policy, to compare with.", metavar="NAME")] = "",
+    policy: Annotated[str, typer.Option("--policy", help="Another policy to compare with.", metavar="NAME")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Why a pod is where it is, or pending, and what would make it fit. Asks a running Kerf.
+    """Explain why a pod is on its node or pending, and what would make it fit. Asks a running Kerf.
 
-    Exit status 0 for a pod that was given a node, 3 for a pending one, 4 for one that has no GPUs and asks for none,
-    2 for wrong usage, 1 if Kerf can't be reached or refuses.
+    Exit status 0 for a placed pod, 3 for a pending one, 4 for one that neither has nor requests GPUs, 2 for wrong
+    usage, 1 if Kerf can't be reached or refuses.
     """
     before, slash, name = pod.rpartition("/")
     if not name or "/" in before or (slash and not before) or (slash and namespace not in (None, before)):
-        fail(f"{pod}: write NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
+        fail(f"{pod}: use NAMESPACE/NAME, or NAME with -n NAMESPACE", USAGE)
     path = f"/explain/pod/{quote(before or namespace or kerf.namespace, safe='')}/{quote(name, safe='')}"
     path += f"?policy={quote(policy, safe='')}" if policy else ""
     try:
-        answer: Explanation = kerf.ask(path, wrong=lambda told: f"--policy {policy}: {told}")
+        answer: Explanation = kerf.ask(path, wrong=lambda why: f"--policy {policy}: {why}")
     except AnswerError as error:
         fail(str(error), UNKNOWN if error.status == _NOT_FOUND else error.ends_with)
     shown = _print_running if answer.get("workload") else _print
@@ -67,7 +67,7 @@ def explain(
 
 
 def _print_running(answer: Explanation, console: Console) -> None:
-    """A pod that has its GPUs, and of which no decision is kept."""
+    """Print a pod that has GPUs but no kept decision."""
     work = answer["workload"]
     gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if answer["gpus"] else ""
     where = f"[green]{work['state']}[/green] on {escape(str(answer['node']))}{gpus}"
@@ -85,10 +85,10 @@ def _print(answer: Explanation, console: Console) -> None:
     gpus = f", GPU {', '.join(map(str, answer['gpus']))}" if placed and answer["gpus"] else ""
     console.print(f"[bold]{escape(answer['pod'])}[/bold]: {verdict}{gpus}")
     _print_sentence(answer, console)
-    if answer["policy"] is None:  # its request is wrong, and nothing was looked at
+    if answer["policy"] is None:  # its request is invalid, so there is no decision
         return
-    asks = f"asks for {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
-    console.print(escape(asks), soft_wrap=True)
+    request = f"requests {answer['request']}; policy {answer['policy']}; decided {answer['decidedAt']}"
+    console.print(escape(request), soft_wrap=True)
     if not answer["offered"]:
         console.print(_WAITS.format(escape(queue)) if (queue := answer.get("queue")) else _NOT_OFFERED, soft_wrap=True)
     if lacks := answer.get("lacks"):
@@ -112,7 +112,7 @@ def _print(answer: Explanation, console: Console) -> None:
 
 
 def _print_sentence(answer: Explanation, console: Console) -> None:
-    """The sentence, and what helps; a Kerf of before says neither."""
+    """Print the sentence and remedies; older versions of Kerf send neither."""
     if "sentence" not in answer:
         return
     console.print(escape(printable(answer["sentence"])), soft_wrap=True)
@@ -128,7 +128,7 @@ def _print_sentence(answer: Explanation, console: Console) -> None:
 
 
 def _print_score(answer: Explanation, console: Console) -> None:
-    """What the scores of the first are made of, by its own policy and by the one that is compared."""
+    """Print the parts of the best nodes' scores, by the pod's policy and the compared one."""
     nodes = [node for node in answer["nodes"] if node.get("scoreTerms")]
     if len(nodes) > 1:
         console.print(_scores(answer["scoreTerms"], nodes))
@@ -139,7 +139,7 @@ def _print_score(answer: Explanation, console: Console) -> None:
 
 
 def _scores(terms: Any, nodes: list[Any]) -> Table:
-    """A line for each part of the score that is not nothing, a column for each of the best nodes."""
+    """A row for each part of the score that is not zero, a column for each of the best nodes."""
     best = sorted(nodes, key=lambda node: node["rank"])[:_MAX_COMPARED]
     table = columns("|PART")
     for node in best:
@@ -148,14 +148,14 @@ def _scores(terms: Any, nodes: list[Any]) -> Table:
     decimals = decimals_of([node["score"] for node in best], _LEAST_DECIMALS)
     for name, meaning in terms.items():
         adds = [figure(node["scoreTerms"][name], decimals) for node in best]
-        if set(adds) != {"0"}:  # what would be nothing here decides nothing either
+        if set(adds) != {"0"}:  # zero for all of them
             table.add_row(name, *adds, escape(meaning))
     table.add_row("score", *(figure(node["score"], decimals) for node in best), "")
     return table
 
 
 def _candidates(nodes: list[Any]) -> Table:
-    """The winner and its rivals, then those that are nearest to fitting."""
+    """Nodes that fit by rank, then those nearest to fitting."""
     table = columns("|NODE", ">RANK", ">SCORE", ">FREE", "GPUS")
     for node in sorted(nodes, key=_nearest_first)[:_MAX_NODES]:
         score = node.get("score")
@@ -171,12 +171,12 @@ def _candidates(nodes: list[Any]) -> Table:
 
 
 def _nearest_first(node: Any) -> tuple[float, bool, int]:
-    """Sorts by rank, then where others are in the way before where it could never be."""
+    """Sort key: rank, then nodes where pods are in the way before nodes that can never fit."""
     return node.get("rank") or float("inf"), not node.get("busy"), -node["available"]
 
 
 def _gpus(gpus: list[Any]) -> str:
-    """Alike GPUs together: "3 x a100-sxm4-80gb in use, 5 x a100-sxm4-80gb ok"."""
+    """GPUs grouped by state: "3 x a100-sxm4-80gb in use, 5 x a100-sxm4-80gb ok"."""
     alike: dict[str, int] = {}
     for gpu in gpus:
         words = f"{gpu['model'] or 'unknown model'} {gpu['obstacle'] or 'ok'}"
@@ -193,9 +193,8 @@ def _print_suggestions(answer: Explanation, console: Console) -> None:
     if suggestions:
         console.print("[bold]It would fit with[/bold]")
     elif answer["now"]["nodesThatFit"]:
-        waits = (
-            "it waits to be offered to Kerf again" if answer["offered"] else "kube-scheduler has to offer it to Kerf"
-        )
+        again = " again" if answer["offered"] else ""
+        waits = f"kube-scheduler has not offered it to Kerf{again} yet"
         console.print(f"It fits now, on {escape(str(answer['now']['bestNode']))}: {waits}")
     else:
         console.print("No smaller request would fit on any of its candidates")

@@ -1,4 +1,4 @@
-"""Logging to standard error, as text or as one JSON object a line; what is wrong and stays so is logged once."""
+"""Logging to standard error, as text or one JSON object per line; repeated warnings are suppressed."""
 
 import logging
 import re
@@ -15,16 +15,16 @@ from extender.kube.transport import ClusterError
 
 _FIRST_S: Final = 60.0
 _MOST_S: Final = 3600.0
-"""After which a warning that stays the same is logged again: twice as long each time."""
+"""An unchanged warning is logged again after `_FIRST_S`, then after twice as long each time, at most `_MOST_S`."""
 _QUIET_S: Final = 600.0
-"""After which one that did not come is new."""
+"""A warning that did not occur for this long counts as new."""
 _MAX_KEPT: Final = 2_000
 _VARIES: Final = re.compile(r"\b\d+(?:\.\d+)? (?:ms|s|min|h)\b|\b0x[0-9a-f]+\b")
-"""What changes in a text from one time to the next: lengths of time, addresses in memory."""
+"""Parts of a text that vary between occurrences: durations, memory addresses."""
 
 
 class LogOptions(Protocol):
-    """How to log: `LogSettings`, or what stands in for them."""
+    """How to log: `LogSettings`, or a substitute."""
 
     @property
     def level(self) -> str:
@@ -36,7 +36,7 @@ class LogOptions(Protocol):
 
 
 class _TextFormatter(logging.Formatter):
-    """One record a line, an exception's trace apart: nobody's text begins a line of its own."""
+    """One line per record, except tracebacks: untrusted text can't start a new line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - its name in logging
         record.message = printable(record.message)
@@ -47,7 +47,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -62,71 +62,72 @@ class _JsonFormatter(logging.Formatter):
 
 
 @dataclass(slots=True)
-class _Told:
+class _Logged:
     at: float
-    """When it was logged last, and when it came last, in seconds."""
+    """Time when it was last logged, in seconds."""
     came: float
+    """Time when it last occurred, in seconds."""
     again_s: float = _FIRST_S
     num_since: int = 0
+    """Occurrences since it was last logged."""
 
 
 class _Once(logging.Filter):
-    """Lets a warning through once, again when it changes, and if it stays the same after ever longer times, with how
-    often it came meanwhile.
+    """Passes a warning once, again when it changes, and while unchanged after ever longer times, with a count.
 
-    The same is what says the same: numbers and lengths of time apart. What is wrong with the API server, or a right
-    that Kerf lacks there, is the same whichever object it was about.
+    Warnings are the same if their texts are, apart from numbers and durations. An API server error or a missing
+    permission is the same for all objects.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._told: dict[Hashable, _Told] = {}  # the one that came longest ago first
+        self._logged: dict[Hashable, _Logged] = {}  # least recent first
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether it is logged."""
         if record.levelno < logging.WARNING:
             return True
-        key, now = _what(record), record.created
+        key, now = _key(record), record.created
         with self._lock:
-            told = self._told.pop(key, None)
-            if told is None or now - told.came > max(_QUIET_S, 2 * told.again_s):
-                told = _Told(now, now)
-                self._keep(key, told)
+            logged = self._logged.pop(key, None)
+            if logged is None or now - logged.came > max(_QUIET_S, 2 * logged.again_s):
+                logged = _Logged(now, now)
+                self._keep(key, logged)
                 return True
-            told.came = now
-            self._keep(key, told)
-            if now - told.at < told.again_s:
-                told.num_since += 1
+            logged.came = now
+            self._keep(key, logged)
+            if now - logged.at < logged.again_s:
+                logged.num_since += 1
                 return False
-            since, told.num_since = told.num_since, 0
-            minutes = round((now - told.at) / 60)
-            told.at, told.again_s = now, min(2 * told.again_s, _MOST_S)
+            since, logged.num_since = logged.num_since, 0
+            minutes = round((now - logged.at) / 60)
+            logged.at, logged.again_s = now, min(2 * logged.again_s, _MOST_S)
         if since:
             times = "once" if since == 1 else f"{since} times"
             record.msg, record.args = f"{record.getMessage()} (and {times} more in the last {minutes} min)", ()
         return True
 
-    def _keep(self, key: Hashable, told: _Told) -> None:
-        self._told[key] = told
-        if len(self._told) > _MAX_KEPT:
-            del self._told[next(iter(self._told))]
+    def _keep(self, key: Hashable, logged: _Logged) -> None:
+        self._logged[key] = logged
+        if len(self._logged) > _MAX_KEPT:
+            del self._logged[next(iter(self._logged))]
 
 
-def _what(record: logging.LogRecord) -> Hashable:
+def _key(record: logging.LogRecord) -> Hashable:
     """Equal for records that say the same."""
     given = record.args if isinstance(record.args, tuple) else (record.args,) if record.args else ()
     raised = record.exc_info[1] if record.exc_info else None
     errors = [arg for arg in (*given, raised) if isinstance(arg, BaseException)]
-    troubles = tuple(error.trouble for error in errors if isinstance(error, ClusterError) and error.trouble)
+    troubles = tuple(error.general_fault for error in errors if isinstance(error, ClusterError) and error.general_fault)
     if troubles:
         return record.name, str(record.msg), troubles
-    said = tuple(_VARIES.sub("", str(arg)) for arg in (*given, *errors) if not isinstance(arg, int | float))
-    return record.name, _VARIES.sub("", str(record.msg)), said
+    texts = tuple(_VARIES.sub("", str(arg)) for arg in (*given, *errors) if not isinstance(arg, int | float))
+    return record.name, _VARIES.sub("", str(record.msg)), texts
 
 
 def configure_logs(settings: LogOptions) -> None:
-    """Send all logs to standard error in the form that the settings ask for."""
+    """Send all logs to standard error in the configured format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_Once())
     if settings.format == "json":

@@ -1,4 +1,4 @@
-"""The command line, `kerf`: a file for each command, imported when that command runs."""
+"""The command line, `kerf`. Each command has a file, imported when it runs."""
 
 import importlib
 from collections.abc import Mapping
@@ -17,26 +17,26 @@ from extender.core.faces import Command, Heading, faces
 OTHER_COMMANDS: Final = "kerf.commands"
 """Entry points: commands of other packages, each a `typer.Typer`."""
 _OWN: Final = {
-    "serve": Command("Serve kube-scheduler from a cluster's API server."),
+    "serve": Command("Run the scheduler extender for a cluster."),
     "demo": Command("Serve an embedded sample cluster: no Kubernetes needed, try it with curl."),
-    "explain": Command("Why a pod is where it is, or pending, and what would make it fit.", Heading.ASK),
-    "top": Command("The cluster as a running Kerf sees it: nodes, GPUs, what is booked and used.", Heading.ASK),
-    "pending": Command("Pods that ask for GPUs and have no node: who keeps them waiting, and why.", Heading.ASK),
+    "explain": Command("Explain why a pod is on its node or pending, and what would make it fit.", Heading.ASK),
+    "top": Command("Show the cluster as a running Kerf sees it: nodes, GPUs, bookings and load.", Heading.ASK),
+    "pending": Command("List pending GPU pods: where each waits, and why.", Heading.ASK),
     "workloads": Command(
-        "Pods that have GPUs or ask for some: running, pending or gated; idle ones first.", Heading.ASK
+        "List pods that have or request GPUs: running, pending or gated; idle ones first.", Heading.ASK
     ),
     "plan": Command("Plan pods jointly; --apply carries out the plan.", Heading.PLAN),
-    "install": Command("Check what a cluster has, and lacks, for Kerf.", Heading.LOOK),
+    "install": Command("Check whether a cluster has what Kerf needs.", Heading.LOOK),
     "doctor": Command("Find Prometheus, read it once, and report what was found.", Heading.LOOK),
     "config": Command("Show or check settings.", Heading.LOOK),
     "version": Command("Print the version."),
 }
-"""Those of the kernel. A command NAME is the function of its name in `extender.cli.NAME` unless it names a module, a
-group `app` in its module."""
+"""The kernel's commands. A command NAME is the function NAME of `extender.cli.NAME`, or of the module that it names;
+a group is `app` in its module."""
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     _OWN | {name: command for face in faces().values() for name, command in face.commands.items()}
 )
-"""Kerf's own, those of its parts among them."""
+"""Kerf's own commands, including those of its parts."""
 
 _ELSEWHERE: Final = {
     **dict.fromkeys(
@@ -45,13 +45,13 @@ _ELSEWHERE: Final = {
     "verify": Heading.SIMULATE,
     **dict.fromkeys(("bench", "chaos"), Heading.TEST),
 }
-"""Headings of the commands that a checkout adds."""
+"""Help headings of the commands that a source checkout adds."""
 
 
 class Group(TyperGroup):
-    """A group of commands, which says what a misspelt command was meant to be."""
+    """A group of commands that suggests a name for a misspelt one."""
 
-    # Typer's own names and, since it may or may not bring its own copy of click, no types of that.
+    # Untyped, since typer may bring its own copy of click.
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = str(args[0])
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
@@ -61,11 +61,11 @@ class Group(TyperGroup):
 
 
 class LazyGroup(Group):
-    """Commands that are imported when they run: not to be listed or completed."""
+    """A group whose commands are imported only when they run, not to list or complete them."""
 
     own: ClassVar[Mapping[str, Command]] = COMMANDS
     others: str = OTHER_COMMANDS
-    """The group of entry points, "" for none."""
+    """Entry-point group of more commands, "" for none."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*self.own, *sorted(entry_points(group=self.others).names)]
@@ -85,7 +85,7 @@ class LazyGroup(Group):
 
 
 def _loaded(name: str, own: Mapping[str, Command]) -> Any:
-    """The command itself; one that can't be imported says so when it runs."""
+    """Import a command; one that can't be imported reports that when it runs."""
     try:
         app = _own(name, own[name]) if name in own else entry_points(group=OTHER_COMMANDS)[name].load()
     except ModuleNotFoundError as error:
@@ -99,7 +99,7 @@ def _loaded(name: str, own: Mapping[str, Command]) -> Any:
 
 
 def _own(name: str, command: Command) -> typer.Typer:
-    """A command of this package, or a group of them."""
+    """A command or group of this package."""
     function = name.replace("-", "_")
     module = importlib.import_module(command.module or f"extender.cli.{function}")
     if hasattr(module, "app"):

@@ -1,4 +1,4 @@
-"""`kerf pending`: every pod that asks for GPUs and has no node, who keeps it waiting, since when, and why."""
+"""`kerf pending`: every pending GPU pod, where it waits, since when, and why."""
 
 import time
 from collections.abc import Sequence
@@ -24,28 +24,28 @@ def pending(
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Only pods of this namespace; default: all.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most pods to list.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum pods.")] = 100,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Pods that ask for GPUs and have no node, in scheduling order. Asks a running Kerf.
+    """List pending GPU pods in scheduling order. Asks a running Kerf.
 
-    Exit status 0 whether pods wait or not, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
+    Exit status 0 whether or not pods are pending, 2 for wrong usage, 1 if Kerf can't be reached or refuses.
     """
     query = urlencode({"limit": limit, "namespace": namespace or ""})
-    told: PendingList = kerf.ask(f"/pending?{query}", wrong=lambda _: f"--namespace {namespace}: not a namespace")
-    show(told, output, lambda console: _print(told, console, namespace, kerf.program))
+    answer: PendingList = kerf.ask(f"/pending?{query}", wrong=lambda _: f"--namespace {namespace}: not a namespace")
+    show(answer, output, lambda console: _print(answer, console, namespace, kerf.program))
 
 
-def _print(told: PendingList, console: Console, namespace: str | None, program: str) -> None:
-    if not told["pods"]:
+def _print(answer: PendingList, console: Console, namespace: str | None, program: str) -> None:
+    if not answer["pods"]:
         where = f" in namespace {namespace}" if namespace else ""
-        console.print(Text(f"no pod waits for GPUs{where}"))
+        console.print(Text(f"no pod is waiting for GPUs{where}"))
         return
-    count = f"{'at least ' if told['atLeast'] else ''}{told['total']}"
-    head = Text(f"{count} pod{'s' if told['total'] > 1 else ''} without a node, in scheduling order")
-    more = [Text(f"and {told['more']} more (--limit, -n NAMESPACE)")] if told["more"] else []
-    hint = Text(f"What would help: {program} explain {told['pods'][0]['pod']}")
-    console.print(Group(head, _table(told["pods"]), *more, hint))
+    count = f"{'at least ' if answer['atLeast'] else ''}{answer['total']}"
+    head = Text(f"{count} pod{'s' if answer['total'] > 1 else ''} without a node, in scheduling order")
+    more = [Text(f"and {answer['more']} more (--limit, -n NAMESPACE)")] if answer["more"] else []
+    hint = Text(f"What would help: {program} explain {answer['pods'][0]['pod']}")
+    console.print(Group(head, _table(answer["pods"]), *more, hint))
 
 
 def _table(pods: Sequence[PendingPod]) -> Table:
@@ -64,5 +64,5 @@ def _table(pods: Sequence[PendingPod]) -> Table:
 
 
 def _why(pod: PendingPod) -> str:
-    """What keeps it waiting, in one sentence."""
-    return printable(pod.get("sentence") or pod["nearest"] or pod["why"] or f"asks for {pod['request']}")
+    """Why it is pending, in one sentence."""
+    return printable(pod.get("sentence") or pod["nearest"] or pod["why"] or f"requests {pod['request']}")

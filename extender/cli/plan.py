@@ -1,4 +1,4 @@
-"""`kerf plan`: where a batch of pods would go together, as table, JSON or picture; or to carry it out."""
+"""`kerf plan`: plans a batch of pods jointly, as a table, JSON or picture, and can apply the plan."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,10 +19,10 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
         list[Path] | None, typer.Option("--file", "-f", help="Manifests of pods and nodes; repeatable.")
     ] = None,
     planner: Annotated[str, typer.Option(help="Planner: greedy, genetic, q-learning or exact.")] = "greedy",
-    apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan: nominate nodes, open gates.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply the plan: nominate nodes and remove gates.")] = False,
     output: OutputOption = Output.TABLE,
     picture: Annotated[Path | None, typer.Option(help="Also write the plan as an SVG file.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of planners that search at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of randomized planners.")] = 0,
     reserve: Annotated[
         float, typer.Option(min=0, max=0.95, help="Fraction of each node's CPU and memory to keep free.")
     ] = 0.0,
@@ -32,7 +32,7 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Plan pods jointly: those of -f or the cluster's waiting ones, on the nodes of -f or the cluster's.
+    """Plan pods jointly: pods from -f or the cluster's pending ones, on nodes from -f or the cluster's.
 
     Exit status 0 even if pods are left unassigned; the report lists each with its reason.
     """
@@ -51,34 +51,34 @@ def plan(  # noqa: PLR0913, PLR0917 - options of a command
         given = sources.read_files(files or [])
         if given.nodes and apply:
             raise sources.SourceError(["--apply places pods on the cluster's own nodes; leave nodes out of -f"])
-        async with _looked_at(given, kubeconfig, context, writes=apply) as (source, transport):
+        async with _source(given, kubeconfig, context, writes=apply) as (source, transport):
             source.waiting = [pod for pod in source.waiting if namespace in (None, pod.metadata.namespace)]
             view, pods, faults = sources.batch_of(source, reserve)
             made = PLANNERS[planner].make(view, pods, seed)
-            told: dict[str, Any] = {**report(view, made)}
-            told["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
+            result: dict[str, Any] = {**report(view, made)}
+            result["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
             if transport is not None and apply:
                 nodes = sources.node_of(view, made)
                 domains = sources.domains_of(source, made, nodes)
-                told["applied"] = await _apply(PodWriter(transport), source, nodes, domains, planner)
+                result["applied"] = await _apply(PodWriter(transport), source, nodes, domains, planner)
         if picture is not None:
             picture.write_text(drawn(node_loads(view, made), made))
-        return told
+        return result
 
     try:
-        told = asyncio.run(planned())
+        result = asyncio.run(planned())
     except sources.SourceError as error:
         fail("\n".join(error.faults), USAGE)
     except (PlanError, ClusterError, OSError) as error:
         fail(str(error), FAILED)
-    show(told, output, lambda console: _print(told, console))
+    show(result, output, lambda console: _print(result, console))
 
 
 @asynccontextmanager
-async def _looked_at(
+async def _source(
     given: Any, kubeconfig: str | None, context: str | None, *, writes: bool
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """What is planned on, and whom to write to: the files' nodes and nobody, or the cluster's and its API server."""
+    """The nodes to plan on, and where to write: the files' nodes and None, or the cluster's and its API server."""
     from extender.queueing import sources
 
     if given.nodes:
@@ -94,14 +94,14 @@ async def _looked_at(
 async def _apply(
     writer: Any, source: Any, node_of: dict[str, str], domains: dict[str, dict[str, str]], planner: str
 ) -> list[str]:
-    """Nominate and open, in the order of the plan; pods of files are created first. Returns what was nominated."""
+    """Nominate nodes and remove gates in plan order, after creating the pods of files. Returns the nominated pods."""
     from extender.queueing.pods.objects import is_gated
 
     applied: list[str] = []
     waiting = {pod.key: pod for pod in source.waiting}
     for key, manifest in source.manifests.items():
         if key in waiting:
-            waiting[key] = await writer.create(manifest)  # one without a node stays pending behind its gate
+            waiting[key] = await writer.create(manifest)  # an unassigned one stays behind its gate
     for key, node in node_of.items():
         pod = waiting[key]
         placed = await (writer.place(pod, node, planner, domains[key]) if is_gated(pod) else writer.nominate(pod, node))

@@ -1,7 +1,7 @@
-"""What commands print: texts of others reach a terminal as text, and give it no commands.
+"""Safe output for terminals: control characters in untrusted text are escaped.
 
-Authors of pods and nodes choose names, annotations and messages, and a server may say anything. All that is printed
-goes through here or through `consoles`: control characters are written out, JSON and YAML stay what they are.
+Names, annotations, messages and servers' answers are untrusted. All output of commands goes through this module or
+`consoles`; JSON and YAML stay valid.
 """
 
 import json
@@ -13,11 +13,11 @@ import typer
 from extender.core.texts import printable
 
 _OWN: Final = re.compile(r"([\n\t])")
-"""What texts of several lines are made of."""
+"""Control characters that are kept."""
 
 
 def shown(text: str) -> str:
-    """A text as a terminal may have it: lines and tabs are left, all other control characters are written out."""
+    """A text that is safe for a terminal: control characters other than newline and tab are escaped."""
     if text.isprintable():
         return text
     return "".join(part if part in ("\n", "\t") else printable(part) for part in _OWN.split(text))
@@ -29,18 +29,18 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def as_json(value: Any, indent: int | None = 2) -> str:
-    """JSON in which nothing but line breaks and spaces stands that can't be read."""
+    """JSON with all unprintable characters escaped."""
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
     return text if text.isprintable() else re.sub(r"[^\n -~]", _escaped, text)
 
 
 def as_yaml(*documents: Any) -> str:
-    """YAML of one document or several, likewise."""
+    """YAML documents with all unprintable characters escaped."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Texts that can't be printed as they are stand in quotes, where escapes mean what they do in JSON."""
+        """Quotes unprintable texts, so that JSON escapes are valid in them."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         plain = shown(value) == value

@@ -1,4 +1,4 @@
-"""`kerf serve`, and how a server is run."""
+"""`kerf serve`, and `run`, which `kerf demo` shares."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of a command
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning, error.")] = None,
     settings: SetOption = None,
 ) -> None:
-    """Serve kube-scheduler from a cluster's API server."""
+    """Run the scheduler extender for a cluster."""
     flags = {
         "cluster.kubeconfig": kubeconfig,
         "cluster.context": context,
@@ -39,7 +39,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
-    """Serve until told to stop; ends the command with a sentence where that can't begin."""
+    """Serve until stopped; exits with an error message if the server can't start."""
     from extender.api.app import create_app
     from extender.api.contributions import PartError
     from extender.cli.logs import configure_logs
@@ -53,6 +53,6 @@ def run(settings: "Settings", transport: Any, feed: Any = None) -> None:
     try:
         run_server(create_app(settings, transport, feed=feed), settings)
     except ListenError as error:
-        fail(f"{error}; name another with --port, --host, or server.metrics_port", FAILED)
+        fail(f"{error}; choose another with --port, --host or server.metrics_port", FAILED)
     except (CredentialsError, CertificateError, TokenError, PartError) as error:
         fail(str(error), FAILED)

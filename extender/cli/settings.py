@@ -1,4 +1,4 @@
-"""What commands share that take settings, or speak to an API server: options, and what comes of them."""
+"""Options for settings and for the API server, shared by commands."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Transport")
 
 _CLOSING_S: Final = 0.2
-"""Connections by TLS end a moment after they are closed, and the loop should still be there."""
+"""TLS connections end shortly after they are closed, and need the event loop until then."""
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", envvar="KERF_CONFIG", help="YAML file of settings.")
@@ -27,14 +27,17 @@ ConfigOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="A setting, as in --set server.port=9000; repeatable.")
 ]
-KubeconfigOption = Annotated[str | None, typer.Option(help="kubeconfig file; default: as kubectl, or in-cluster.")]
+KubeconfigOption = Annotated[str | None, typer.Option(help="kubeconfig file; default: kubectl's, or in-cluster.")]
 ContextOption = Annotated[str | None, typer.Option(help="kubeconfig context.")]
+ServiceAccountOption = Annotated[
+    str, typer.Option("--service-account", help="NAMESPACE/NAME; default: that of the installed Kerf.")
+]
 
 
 def load(
     config: Path | None, assignments: list[str] | None, flags: dict[str, Any] | None = None, *, failing_with: int = 2
 ) -> "Settings":
-    """Settings of a file, the environment and the command line; ends the command with all their faults at once."""
+    """Load settings from a file, the environment and the command line; exits with a list of all errors."""
     from extender.settings.load import SettingsError, load_settings
     from extender.telemetry.sources.registry import SOURCES, unknown
 
@@ -51,7 +54,7 @@ def load(
 
 @asynccontextmanager
 async def connected(transport: T) -> AsyncIterator[T]:
-    """What speaks to an API server, for as long as it is asked."""
+    """Start a transport, and close it at the end."""
     try:
         await transport.start()
         yield transport
@@ -62,7 +65,7 @@ async def connected(transport: T) -> AsyncIterator[T]:
 
 @asynccontextmanager
 async def cluster(kubeconfig: str | None, context: str | None, *, writes: bool = False) -> AsyncIterator["ApiServer"]:
-    """The API server of a command that has no settings; says which it is about to write to, before it asks anything."""
+    """The API server of a command without settings. With `writes`, first prints which cluster it will change."""
     from extender.settings.cluster import ClusterSettings
 
     api = api_server(ClusterSettings(kubeconfig=kubeconfig or "", context=context or ""))
@@ -73,7 +76,7 @@ async def cluster(kubeconfig: str | None, context: str | None, *, writes: bool =
 
 
 def api_server(settings: "ClusterSettings") -> "ApiServer":
-    """The API server that the settings name."""
+    """The API server of the settings."""
     from extender.kube.client import ApiServer
 
     return ApiServer(

@@ -1,4 +1,4 @@
-"""`kerf top`: nodes, GPUs, what is booked, used and stranded, reservations and waiting pods, live."""
+"""`kerf top`: a live view of nodes, GPUs, bookings, load, stranded capacity, reservations and pending pods."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _HEADINGS: Final = {
     **{"NODE": "NODE", "MODEL": "MODEL", "GPUS": "GPUS", "BOOKED": "BOOK", "FREE": "FREE", "STRANDED": "STRAND"},
     **{"MEMORY": "MEM", "LOAD": "LOAD", "PODS": "PODS", "RESERVED": "RES"},
 }
-"""Of the columns, and what they are where the terminal is narrow."""
+"""Column headings, and their short forms for narrow terminals."""
 _MIN_NAME: Final = 7
 _MIN_DEVICES: Final = 12
 
@@ -38,7 +38,7 @@ def top(
     all_nodes: Annotated[bool, typer.Option("--all", "-A", help="Include nodes without GPUs.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The cluster as a running Kerf sees it. Prints once if the output is not a terminal, or is JSON or YAML."""
+    """Show the cluster as a running Kerf sees it. Prints once if the output is not a terminal, or is JSON or YAML."""
 
     if node:
         one: NodeDetails = kerf.ask(f"/nodes/{quote(node, safe='')}")
@@ -48,8 +48,8 @@ def top(
     look = partial(_read, kerf, gpus_only=not all_nodes)
     out = console()
     if once or output is not Output.TABLE or not out.is_terminal:
-        told = look()
-        show(told, output, lambda console: console.print(_picture(told, console.width)))
+        answer = look()
+        show(answer, output, lambda console: console.print(_picture(answer, console.width)))
     else:
         kerf.shows_blind = True
         _watch(kerf, look, interval, out)
@@ -76,39 +76,39 @@ def _read(kerf: Kerf, *, gpus_only: bool) -> NodesPage:
         query = urlencode({"limit": _PAGE, "after": after, "gpus": str(gpus_only).lower()})
         return kerf.ask(f"/nodes?{query}")
 
-    told: NodesPage = page("")
-    while told["next"]:
-        more: NodesPage = page(told["next"])
-        told = {**told, "items": [*told["items"], *more["items"]], "next": more["next"]}
-    return told
+    answer: NodesPage = page("")
+    while answer["next"]:
+        more: NodesPage = page(answer["next"])
+        answer = {**answer, "items": [*answer["items"], *more["items"]], "next": more["next"]}
+    return answer
 
 
-def _cropped(told: NodesPage, out: Console, blind: str) -> Group:
-    """As much as the screen holds."""
+def _cropped(answer: NodesPage, out: Console, blind: str) -> Group:
+    """As much as fits on the screen."""
     if not blind:
-        return _picture(told, out.size.width, max(out.size.height - 6, 1))
-    rest = _picture(told, out.size.width, max(out.size.height - 8, 1))
+        return _picture(answer, out.size.width, max(out.size.height - 6, 1))
+    rest = _picture(answer, out.size.width, max(out.size.height - 8, 1))
     return Group(Text(blind, style="red"), rest)
 
 
-def _picture(told: NodesPage, width: int, most: int | None = None) -> Group:
-    totals = told["totals"]
+def _picture(answer: NodesPage, width: int, most: int | None = None) -> Group:
+    totals = answer["totals"]
     load = "" if totals["load"] is None else f", load {100 * totals['load']:.0f} %"
     head = Text(
         f"{totals['nodes']} nodes, {totals['gpuNodes']} with GPUs; "
         f"{totals['gpusBooked']:g} of {totals['gpus']} GPUs booked{_reserved(totals)}{_stranded(totals)}{load}\n"
         f"{totals['unhealthy']} GPUs unhealthy{_aside(totals)}; "
-        f"reservations: {totals['reservations']}, bindings under way: {totals['bindings']}\n"
+        f"reservations: {totals['reservations']}, bindings in progress: {totals['bindings']}\n"
         f"pods without a node: {totals['pendingPods']}, of which Kerf rejected {totals['waitingPods']}"
     )
-    items = told["items"]
+    items = answer["items"]
     hidden = len(items) - len(items[:most])
     more = [Text(f"and {hidden} more nodes (--once prints all)")] if hidden else []
     return Group(head, _node_table(items[:most], width), *more)
 
 
 def _node_table(items: Sequence[ClusterNode], width: int) -> Table:
-    """A line for each node. Where it is narrow headings and names are shortened, numbers never."""
+    """A row for each node. Headings and names are shortened to fit the width, numbers never."""
     lines = [_line(node) for node in items]
     with_devices = any(node.get("devices") for node in items)
     headings, gap = list(_HEADINGS), 2
@@ -122,7 +122,7 @@ def _node_table(items: Sequence[ClusterNode], width: int) -> Table:
     for_model = longest[1] if longest[0] + longest[1] <= left else max(min(longest[1], left // 3), _MIN_NAME)
     for_node = max(min(longest[0], left - for_model), _MIN_NAME)
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    # Rich would take from the wrong column what the marks and devices want: they have what is left over.
+    # Rich would shrink the wrong column for marks and devices: they get the remaining width.
     table.add_column(headings[0], overflow="fold", min_width=for_node, max_width=for_node if with_devices else None)
     table.add_column(headings[1], no_wrap=True, min_width=for_model)
     for name, size in zip(headings[2:], longest[2:], strict=True):
@@ -138,13 +138,13 @@ def _node_table(items: Sequence[ClusterNode], width: int) -> Table:
     return table
 
 
-def _reserved(told: GpuSums) -> str:
-    """How many GPUs are reserved for pods that are not bound yet; a Kerf of before counts them as booked."""
-    return f", {told['gpusReserved']:g} reserved" if told.get("gpusReserved") else ""
+def _reserved(answer: GpuSums) -> str:
+    """GPUs reserved for unbound pods, in words; older versions of Kerf count them as booked."""
+    return f", {answer['gpusReserved']:g} reserved" if answer.get("gpusReserved") else ""
 
 
 def _stranded(totals: ClusterTotals) -> str:
-    """Free GPUs that are of no use to expected pods; who does not lead, or a Kerf of before, tells none."""
+    """Stranded GPUs in words; standbys and older versions of Kerf report none."""
     stranded = totals.get("gpusStranded")
     if stranded is None:
         return ""
@@ -153,8 +153,8 @@ def _stranded(totals: ClusterTotals) -> str:
 
 
 def _aside(totals: ClusterTotals) -> str:
-    """How many nodes are set aside, or are to be, where there are any; a Kerf of before tells none."""
-    counts = (totals.get("nodesSetAside", 0), "set aside"), (totals.get("nodesFailing", 0), "on which pods fail")
+    """Numbers of quarantined and failing nodes, in words; older versions of Kerf report none."""
+    counts = (totals.get("nodesSetAside", 0), "quarantined"), (totals.get("nodesFailing", 0), "on which pods fail")
     return "".join(f", {count} node{'s' if count > 1 else ''} {what}" for count, what in counts if count)
 
 
@@ -164,7 +164,7 @@ def _longest(lines: Sequence[Sequence[str]], headings: Sequence[str]) -> list[in
 
 
 def _marks(node: ClusterNode) -> str:
-    """What is wrong with a node, in few words."""
+    """What is wrong with a node, in a few words."""
     unhealthy = [f"{node['unhealthy']} unhealthy"] if node["unhealthy"] else []
     aside = [aside.partition(":")[0]] if (aside := node.get("setAside")) else []
     return "; ".join([*unhealthy, *aside])
@@ -187,30 +187,32 @@ def _line(node: ClusterNode) -> list[str]:
     ]
 
 
-def _devices(told: Any) -> str:
-    """What of a node's devices Kerf can give to ResourceClaims, and the faults of its pools."""
-    if not told:
+def _devices(answer: Any) -> str:
+    """A node's devices that Kerf can allocate to ResourceClaims, and the faults of its pools."""
+    if not answer:
         return "-"
-    faults = [f"[red]{escape(pool['pool'])}: {escape(pool['fault'])}[/red]" for pool in told["pools"] if pool["fault"]]
-    free = [escape(told["free"])] if told["owned"] else [] if faults else ["kube-scheduler's"]
+    faults = [
+        f"[red]{escape(pool['pool'])}: {escape(pool['fault'])}[/red]" for pool in answer["pools"] if pool["fault"]
+    ]
+    free = [escape(answer["free"])] if answer["owned"] else [] if faults else ["kube-scheduler's"]
     return "; ".join([*free, *faults])
 
 
-def _node_picture(told: NodeDetails) -> Group:
-    """One node: GPU by GPU what is booked, who has it, and which devices are free."""
-    devices = told["devices"]
-    booked = f"{told['gpusBooked']:g} of {told['gpus']} GPUs booked"
-    head = Text(f"{told['node']}: {booked}{_reserved(told)}{_of_slices(told)}")
-    lines = [node_aside] if (node_aside := told.get("setAside")) else []
+def _node_picture(answer: NodeDetails) -> Group:
+    """One node: bookings, holders and free devices of each GPU."""
+    devices = answer["devices"]
+    booked = f"{answer['gpusBooked']:g} of {answer['gpus']} GPUs booked"
+    head = Text(f"{answer['node']}: {booked}{_reserved(answer)}{_of_slices(answer)}")
+    lines = [node_aside] if (node_aside := answer.get("setAside")) else []
     for pool in devices["pools"] if devices else ():
-        owner = {"kerf": "Kerf", "nobody": "nobody"}.get(pool["owner"], pool["owner"])
+        owner = {"kerf": "Kerf"}.get(pool["owner"], pool["owner"])
         fault = f": {pool['fault']}" if pool["fault"] else ""
         lines.append(f"pool {pool['pool']} of {pool['driver']}: {pool['devices']} devices, allocated by {owner}{fault}")
     if devices and devices["owned"]:
         lines.append(f"free: {devices['free']}")
     table = columns("|GPU", "|MODEL", "|BOOKED", ">LOAD", "HELD BY", "FREE")
-    for gpu in told["gpuDetails"]:
-        holders = [holder for holder in told["holders"] if gpu["index"] in holder["gpus"] and "claim" not in holder]
+    for gpu in answer["gpuDetails"]:
+        holders = [holder for holder in answer["holders"] if gpu["index"] in holder["gpus"] and "claim" not in holder]
         held = [*map(_use, gpu.get("uses", ())), *map(_holder, holders), *_unknown(gpu)]
         load = gpu.get("observed", {}).get("load")
         table.add_row(
@@ -221,19 +223,19 @@ def _node_picture(told: NodeDetails) -> Group:
             escape("\n".join(held) or "-"),
             escape(gpu.get("freeDevices") or _free(gpu)),
         )
-    others = [Text(_use(use)) for use in told["deviceUses"] if use["gpu"] is None]
+    others = [Text(_use(use)) for use in answer["deviceUses"] if use["gpu"] is None]
     return Group(head, *map(Text, lines), table, *others)
 
 
-def _of_slices(told: NodeDetails) -> str:
-    """Of a node whose GPUs are handed out in time slices: how many are free, and how many are held somewhere."""
-    gpus = [gpu for gpu in told["gpuDetails"] if "slices" in gpu]
+def _of_slices(answer: NodeDetails) -> str:
+    """Free time slices of a node in words, and those held on unknown GPUs; "" for a node without slices."""
+    gpus = [gpu for gpu in answer["gpuDetails"] if "slices" in gpu]
     if not gpus:
         return ""
     known = sum(gpu["slices"] - gpu["slicesHeld"] for gpu in gpus if gpu["idle"])
-    hidden = max(known - told["unitsFree"], 0)
+    hidden = max(known - answer["unitsFree"], 0)
     somewhere = f", {hidden} held on unknown GPUs" if hidden else ""
-    return f"; {told['unitsFree']} of {told['units']} time slices free{somewhere}"
+    return f"; {answer['unitsFree']} of {answer['units']} time slices free{somewhere}"
 
 
 def _booked(gpu: Any) -> str:
@@ -245,7 +247,7 @@ def _booked(gpu: Any) -> str:
 
 
 def _free(gpu: Any) -> str:
-    """What of a GPU the policy would give whole; a Kerf of before doesn't say what it counts."""
+    """What of a GPU is free as whole units; older versions of Kerf don't send `idle`."""
     if not gpu.get("idle", gpu["free"]):
         return "-"
     if "slices" not in gpu:
@@ -261,11 +263,11 @@ def _unknown(gpu: Any) -> list[str]:
 
 
 def _use(use: Any) -> str:
-    """A device, who has it, and what for."""
+    """A device with its claim and pods."""
     pods = f" of {', '.join(use['pods'])}" if use["pods"] else ""
     state = "" if use["state"] == "allocated" else f" ({use['state']})"
-    looks = ", only looked at by" if use["admin"] else ":"
-    return f"{use['device']}{looks} claim {use['claim']}{pods}{state}"
+    by = ", admin access by" if use["admin"] else ":"
+    return f"{use['device']}{by} claim {use['claim']}{pods}{state}"
 
 
 def _holder(holder: Any) -> str:

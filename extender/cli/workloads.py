@@ -1,4 +1,4 @@
-"""`kerf workloads`: every pod that has GPUs or asks for some, pod by pod or summed up by owner or namespace."""
+"""`kerf workloads`: every pod that has or requests GPUs, listed by pod or summed by owner or namespace."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from extender.core.texts import printable
 from extender.explain.answers import By, Sort, State, WorkloadGroup, WorkloadList, WorkloadPod
 
 _WIDE: Final = 120
-"""Columns from which on owners are shown beside their pods."""
+"""Terminal width from which owners are shown with their pods."""
 _STATES: Final = get_args(State)
 _SUMS: Final = tuple(
     name for name in get_type_hints(WorkloadGroup) if name not in ("pods", "states", "namespace", "owner")
@@ -36,56 +36,55 @@ def workloads(  # noqa: PLR0913, PLR0917 - options of a command
     owner: Annotated[str, typer.Option(help="Only pods of this owner, as in Job/train.", metavar="KIND/NAME")] = "",
     node: Annotated[str, typer.Option(help="Only pods on this node.")] = "",
     state: Annotated[State | None, typer.Option(help="Only pods in this state.")] = None,
-    idle: Annotated[bool, typer.Option("--idle", help="Only pods that have been idle for long.")] = False,
-    by: Annotated[By, typer.Option(help="What a row is of.")] = "pod",
-    sort: Annotated[Sort, typer.Option(help="What comes first: idle pods, most GPUs, least load, ...")] = "idle",
-    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="The other way round.")] = False,
+    idle: Annotated[bool, typer.Option("--idle", help="Only pods idle for at least usage.idle_after_s.")] = False,
+    by: Annotated[By, typer.Option(help="What each row stands for.")] = "pod",
+    sort: Annotated[Sort, typer.Option(help="Sort key.")] = "idle",
+    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="Reverse the order.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum rows.")] = 100,
     output: FormOption = Form.TABLE,
 ) -> None:
-    """Every pod that has GPUs or asks for some: how it is, where, since when, and how its GPUs are used. Idle ones come
-    first. Asks a running Kerf."""
+    """List pods that have or request GPUs, with state, node, age and GPU load; idle ones first. Asks a running Kerf."""
     query = {
         **{"q": text, "namespace": namespace, "owner": owner, "node": node, "state": state},
         **{"idle": idle, "by": by, "sort": sort, "reverse": reverse, "limit": limit},
     }
-    told: WorkloadList = kerf.ask(
+    answer: WorkloadList = kerf.ask(
         f"/workloads?{urlencode({name: value for name, value in query.items() if value})}",
         wrong=lambda _: "TEXT, --namespace, --owner or --node is too long",
     )
-    show(told, output, lambda console: _print(told, console), lambda: _sheet(told))
+    show(answer, output, lambda console: _print(answer, console), lambda: _sheet(answer))
 
 
-def _sheet(told: WorkloadList) -> str:
-    if told["by"] == "pod":
-        return as_csv(_OF_PODS, [{**pod, "indices": " ".join(map(str, pod["indices"]))} for pod in told["pods"]])
-    names = ("namespace", "owner") if told["by"] == "owner" else ("namespace",)
-    return as_csv((*names, "pods", *_STATES, *_SUMS), [{**group, **group["states"]} for group in told["groups"]])
+def _sheet(answer: WorkloadList) -> str:
+    if answer["by"] == "pod":
+        return as_csv(_OF_PODS, [{**pod, "indices": " ".join(map(str, pod["indices"]))} for pod in answer["pods"]])
+    names = ("namespace", "owner") if answer["by"] == "owner" else ("namespace",)
+    return as_csv((*names, "pods", *_STATES, *_SUMS), [{**group, **group["states"]} for group in answer["groups"]])
 
 
-def _print(told: WorkloadList, console: Console) -> None:
-    if not told["total"]:
-        console.print(Text("no such pod has GPUs or asks for some"))
+def _print(answer: WorkloadList, console: Console) -> None:
+    if not answer["total"]:
+        console.print(Text("no matching pod has or requests GPUs"))
         return
-    foot = [Text(f"and {told['more']} more (--limit, -n NAMESPACE)")] if told["more"] else []
-    table: Table | Text = _of_pods(told["pods"], wide=console.width >= _WIDE) if told["pods"] else Text()
-    if told["groups"]:
-        table = _of_groups(told["groups"], told["by"])
-    console.print(Group(_head(told), table, *foot))
+    foot = [Text(f"and {answer['more']} more (--limit, -n NAMESPACE)")] if answer["more"] else []
+    table: Table | Text = _of_pods(answer["pods"], wide=console.width >= _WIDE) if answer["pods"] else Text()
+    if answer["groups"]:
+        table = _of_groups(answer["groups"], answer["by"])
+    console.print(Group(_head(answer), table, *foot))
 
 
-def _head(told: WorkloadList) -> Text:
-    """How many pods of which states, what they have, and what of that is idle."""
-    totals = told["totals"]
+def _head(answer: WorkloadList) -> Text:
+    """Totals in words: pods by state, their GPUs, and how many are idle."""
+    totals = answer["totals"]
     states = ", ".join(f"{count} {name}" for name, count in totals["states"].items() if count)
     pods = f"{totals['pods']} pod{'s' if totals['pods'] != 1 else ''}"
     words = f"{pods}{states and f' ({states})'}: {totals['gpusBooked']:.10g} GPUs booked"
     if totals["load"] is not None:
         words += f", load {100 * totals['load']:.0f} %"
     if totals["gpusAsked"]:
-        words += f", {totals['gpusAsked']:.10g} asked for"
-    if totals["idlePods"] and told["idleAfterSeconds"]:
-        minutes = told["idleAfterSeconds"] / 60
+        words += f", {totals['gpusAsked']:.10g} requested"
+    if totals["idlePods"] and answer["idleAfterSeconds"]:
+        minutes = answer["idleAfterSeconds"] / 60
         words += f"; {totals['idlePods']} with {totals['idleGpus']:.10g} GPUs idle for {minutes:g} min or more (--idle)"
     return Text(words)
 
@@ -129,7 +128,7 @@ def _add_numbers(table: Table, *names: str) -> None:
 
 
 def _used(row: WorkloadPod | WorkloadGroup) -> list[str]:
-    """Load, and for how long it has been idle."""
+    """Load, and idle time."""
     load = "-" if row["load"] is None else f"{100 * row['load']:.0f} %"
     return [load, "-" if row["idleSeconds"] is None else age(row["idleSeconds"])]
 

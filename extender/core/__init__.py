@@ -1,7 +1,7 @@
-"""The pure core: arrays in, arrays out, on NumPy and the standard library alone.
+"""The pure core: arrays in, arrays out. It depends only on NumPy, msgspec's records, and the standard library.
 
-No clock, randomness, logging, environment or I/O: time is an argument, everything else is data. The service
-and the simulator run this same code, so that what is measured is what is served.
+It has no clock, randomness, logging, environment or I/O; time is an argument. The service and the simulator run the
+same code, so measurements hold for the service.
 
 Axis letters used everywhere: N nodes, G GPU slots of a node, R rows (a selection of nodes).
 """

@@ -1,4 +1,4 @@
-"""What a pod takes of a node: the one rule for placements, plans, skips and simulations."""
+"""What a pod takes from a node: one rule for placements, plans, skips and simulations."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import NodeDevices, Taking
-from extender.core.fit.device_fits import Part, given_at, parts_at
+from extender.core.fit.device_fits import Part, allocation_at, parts_at
 from extender.core.fit.fittings import share_mib
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -16,45 +16,46 @@ from extender.core.resources.requests import AskedUnit, GpuRequest
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What is taken of one node."""
+    """What one pod takes from one node."""
 
     gpus: tuple[int, ...] = ()
     milli: int = WHOLE_MILLI
     """Compute of each GPU."""
     mib_each: tuple[int, ...] = ()
-    """Memory of each GPU in their order; all of it where all compute is booked."""
+    """MiB of each GPU, in the order of `gpus`; () for all memory, where all compute is booked."""
     slices: tuple[int, ...] = ()
-    """The GPUs of which it has a time slice each; the slices are counted in `unknown`."""
+    """GPUs of which the pod has one time slice each; `unknown` counts these slices too."""
     takings: tuple[Taking, ...] = ()
-    """Devices that its ResourceClaims get."""
+    """Devices allocated to the pod's ResourceClaims."""
     parts: tuple[Part, ...] = ()
-    """What these are of the node's GPUs."""
+    """The GPU resources of `takings`."""
     unknown: int = 0
-    """Units whose index nobody knows: the device plugin alone picks them."""
+    """Units of unknown index: the device plugin picks them."""
     mig: tuple[tuple[str, int], ...] = ()
+    """Number of MIG devices by profile."""
     served: int = 0
-    """1 for a pod that gets GPUs from the node's device plugin."""
+    """1 for a pod that gets its GPUs from the node's device plugin."""
     unserved: int = 0
-    """1 for one of which it knows nothing."""
+    """1 for a pod whose GPUs the device plugin does not know about."""
     cpu_milli: int = 0
     memory_mib: int = 0
 
     @property
     def all_gpus(self) -> tuple[int, ...]:
-        """The GPUs of which it has something, as far as they are known."""
+        """The known GPUs that the booking touches."""
         return self.gpus or tuple(part.gpu for part in self.parts)
 
 
 def booking(
     cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...], cpu_milli: int = 0, memory_mib: int = 0
 ) -> Booking:
-    """What a request takes that gets some GPUs of a node, () where the device plugin picks them."""
+    """The booking of a request that gets `gpus` of a node, () where the device plugin picks them."""
     if request.devices is not None:
         return _of_devices(cluster, row, request.devices, cpu_milli, memory_mib)
     if request.mig:
         return Booking(mig=request.mig, cpu_milli=cpu_milli, memory_mib=memory_mib)
     slices: tuple[int, ...] = ()
-    if cluster.unit[row] in SLICES:
+    if cluster.unit.item(row) in SLICES:
         slices, gpus = gpus, ()
     milli, mib_each = booked_each(cluster, row, request, gpus) if gpus else (WHOLE_MILLI, ())
     unserved = request.unit is AskedUnit.WHOLE
@@ -71,15 +72,15 @@ def booking(
     )
 
 
-def _of_devices(cluster: Cluster, row: int, asked: DevicesAsked, cpu_milli: int, memory_mib: int) -> Booking:
-    found = given_at(cluster, row, asked)
-    parts = parts_at(cluster, row, found)
-    return Booking(takings=found.takings, parts=parts, cpu_milli=cpu_milli, memory_mib=memory_mib)
+def _of_devices(cluster: Cluster, row: int, asked: DeviceClaims, cpu_milli: int, memory_mib: int) -> Booking:
+    allocation = allocation_at(cluster, row, asked)
+    parts = parts_at(cluster, row, allocation)
+    return Booking(takings=allocation.takings, parts=parts, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def booked_each(cluster: Cluster, row: int, request: GpuRequest, gpus: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Milli of compute that a request books on each of its GPUs, and MiB of memory on each; WHOLE_MILLI and (): all."""
-    if request.milli or (request.shares_by_memory and cluster.unit[row] == GpuUnit.PART):
+    """Milli booked on each GPU of a request, and MiB on each; (WHOLE_MILLI, ()) for whole GPUs."""
+    if request.milli or (request.shares_by_memory and cluster.unit.item(row) == GpuUnit.PART):
         return request.milli, tuple(share_mib(request, cluster.gpu_memory_mib[row, list(gpus)]).tolist())
     return WHOLE_MILLI, ()
 
@@ -90,14 +91,14 @@ _BOOKED: Final = (
 )
 
 
-def bookable(cluster: Cluster) -> Cluster:
-    """The cluster with arrays of its own where `book` writes."""
+def writable_copy(cluster: Cluster) -> Cluster:
+    """A copy of the cluster whose booked arrays `book` may write."""
     return replace(cluster, **{name: array.copy() for name in _BOOKED if (array := getattr(cluster, name)) is not None})
 
 
-def emptied(cluster: Cluster) -> Cluster:
-    """The cluster as it would be if nobody used it: what is booked is free, and nobody is seen on it."""
-    healthy, nobody = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
+def without_bookings(cluster: Cluster) -> Cluster:
+    """The cluster without any bookings or observations."""
+    healthy, none = cluster.gpu_healthy & (cluster.gpu_model >= 0), np.zeros_like(cluster.num_served)
     devices = cluster.devices
     if devices is not None:
         devices = np.array([each and NodeDevices.of(each.inventory) for each in devices], dtype=np.object_)
@@ -107,8 +108,8 @@ def emptied(cluster: Cluster) -> Cluster:
         gpu_free_mib=np.where(healthy, cluster.gpu_memory_mib, 0).astype(np.int32),
         gpu_slices=np.zeros_like(cluster.gpu_slices),
         untracked_units=cluster.withheld_units.copy(),
-        num_served=nobody.copy(),
-        num_unserved=nobody.copy(),
+        num_served=none.copy(),
+        num_unserved=none.copy(),
         mig_free=cluster.mig_installed.copy(),
         cpu_free_milli=cluster.cpu_milli.copy(),
         memory_free_mib=cluster.memory_mib.copy(),
@@ -118,7 +119,8 @@ def emptied(cluster: Cluster) -> Cluster:
 
 
 def book(cluster: Cluster, row: int, booked: Booking, sign: int = -1) -> None:
-    """Take a booking off a node, or give it back (+1), in the arrays of a cluster that is nobody else's."""
+    """Book (`sign` -1) or release (+1) on a node, in place: the cluster must come from `writable_copy`."""
+    cluster.states.pop(row, None)
     cluster.cpu_free_milli[row] += sign * booked.cpu_milli
     cluster.memory_free_mib[row] += sign * booked.memory_mib
     gpus = list(booked.gpus)

@@ -1,8 +1,9 @@
-"""Which GPUs of a node a pod gets."""
+"""Choice of the GPUs that a pod gets on a node."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Final
 
+import msgspec
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Mask
@@ -10,10 +11,12 @@ from extender.core.fit.fittings import share_mib
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import GpuRequest
 
+_WITH_INDICES: Final = frozenset({int(GpuUnit.WHOLE), int(GpuUnit.PART)})
+"""Units whose GPUs Kerf chooses."""
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """A GPU that has room for the request."""
+
+class _Slot(msgspec.Struct, frozen=True):
+    """A GPU with room for the request."""
 
     index: int
     memory_mib: int
@@ -27,18 +30,18 @@ class _Slot:
 def choose_among(
     cluster: Cluster, row: int, request: GpuRequest, room: Mask, *, shares: bool, spreads: bool
 ) -> tuple[int, ...] | None:
-    """Indices of the GPUs for a request on one node, of those with `room` (G,) for it; None when it does not fit.
+    """Indices of the GPUs for a request on one node, chosen among those with `room` (G,); None when it does not fit.
 
-    Whole GPUs: from one link group if that is possible, else from one NUMA node, else from anywhere; of those the
-    smallest that satisfy the request, so that larger ones stay for those who need them, then from the group that has
-    the fewest others to give, then the lowest index. A share goes on the GPU that it fills best, where somebody has a
-    share already, or with `spreads` on the emptiest; `shares` is whether it gets shares. Time slices are taken of
-    the GPUs that have most left. The choice is empty where the device plugin alone picks: MIG devices, and time slices
-    that nobody leads or of which one GPU would have to give several.
+    Whole GPUs come from one link group if possible, else from one NUMA node, else from anywhere. Among these, the
+    smallest sufficient GPUs win, then the group with the fewest free GPUs, then the lowest indices.
+    A share (`shares`) goes on the partly used GPU that it fills best, or with `spreads` on the emptiest one.
+    Time slices come from the GPUs with the most slices left.
+    The result is empty where the device plugin picks: MIG devices, and time slices that Kerf does not steer or that
+    would need several slices of one GPU.
     """
     if cluster.slices_led[row] and not request.mig:
         return _slices(cluster, row, request, room)
-    if request.mig or cluster.unit[row] not in (GpuUnit.WHOLE, GpuUnit.PART):
+    if request.mig or cluster.unit.item(row) not in _WITH_INDICES:
         return ()
     slots = _slots(cluster, row, room.tolist())
     if shares:
@@ -47,10 +50,7 @@ def choose_among(
 
 
 def crossed_groups(cluster: Cluster, row: int, gpus: Sequence[int]) -> str:
-    """What GPUs of one node have to be reached across: "" when they are together, else "link" or "numa".
-
-    GPUs whose groups are unknown are said to be together: there is nothing to tell.
-    """
+    """Whether GPUs of one node span several groups: "numa", else "link", "" when they are together or unknown."""
     for name, groups in (("numa", cluster.gpu_numa[row]), ("link", cluster.gpu_link[row])):
         if len({group for group in groups[list(gpus)].tolist() if group >= 0}) > 1:
             return name
@@ -61,17 +61,14 @@ def _slots(cluster: Cluster, row: int, room: list[bool]) -> list[_Slot]:
     free_milli, free_mib, memory_mib = (
         array[row] for array in (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.gpu_memory_mib)
     )
-    idle = (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)  # of this row alone: `gpu_idle` is all N
+    idle = (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)  # for one row; `gpu_idle` computes all N
     columns = (memory_mib, free_milli, free_mib, idle, cluster.gpu_link[row], cluster.gpu_numa[row])
-    return [
-        _Slot(index, *values)
-        for index, (has_room, *values) in enumerate(zip(room, *(column.tolist() for column in columns), strict=True))
-        if has_room
-    ]
+    values = zip(*[column.tolist() for column in columns], strict=True)
+    return [_Slot(index, *one) for index, (one, has_room) in enumerate(zip(values, room, strict=True)) if has_room]
 
 
 def _slices(cluster: Cluster, row: int, request: GpuRequest, room: Mask) -> tuple[int, ...]:
-    """GPUs to have a time slice of each. Nobody can use a GPU of such a node as a whole: they need not be kept so."""
+    """One time slice on each of `request.count` GPUs, those with the most slices left; () where too few have one."""
     held = cluster.gpu_slices[row]
     with_slices = np.flatnonzero(room & (held < cluster.units_per_gpu[row]))
     emptiest = with_slices[np.argsort(held[with_slices], kind="stable")][: request.count]
@@ -79,8 +76,11 @@ def _slices(cluster: Cluster, row: int, request: GpuRequest, room: Mask) -> tupl
 
 
 def _shared(slots: list[_Slot], request: GpuRequest, spreads: bool, untracked: int) -> tuple[int, ...] | None:
-    """The GPUs for shares: partly used ones first, filled as far as possible, or the emptiest first."""
-    num_idle = max(sum(slot.idle for slot in slots) - untracked, 0)  # of these a share may have so many
+    """The GPUs for shares: partly used ones first by best fit, or the emptiest first. None where too few have room.
+
+    `untracked` units of unknown index may be on any idle GPU, so that many idle GPUs are not used.
+    """
+    num_idle = max(sum(slot.idle for slot in slots) - untracked, 0)
     asked_mib = share_mib(request, np.array([slot.memory_mib for slot in slots], np.int32)).tolist()
     mib_of = dict(zip((slot.index for slot in slots), asked_mib, strict=True))
 
@@ -104,19 +104,19 @@ def _shared(slots: list[_Slot], request: GpuRequest, spreads: bool, untracked: i
 
 
 def _whole(slots: list[_Slot], request: GpuRequest) -> tuple[int, ...] | None:
-    """The GPUs for a request of whole ones."""
+    """The GPUs for a request of whole GPUs, None where too few have room."""
     counts = [request.count] if request.count else range(1, len(slots) + 1)
     for count in counts:
         for groups in _groupings(slots, count):
-            found = [chosen for group in groups if (chosen := _smallest(group, count, request)) is not None]
-            if found:
-                *_, indices = min(found)
+            choices = [choice for group in groups if (choice := _smallest(group, count, request)) is not None]
+            if choices:
+                *_, indices = min(choices)
                 return tuple(sorted(indices))
     return None
 
 
 def _groupings(slots: list[_Slot], count: int) -> Iterator[list[list[_Slot]]]:
-    """The GPUs by link group, by NUMA node, and all together: the closer, the earlier."""
+    """The GPUs by link group, then by NUMA node, then all together."""
     for groups in ([slot.link for slot in slots], [slot.numa for slot in slots]):
         known = sorted(set(groups) - {-1})
         if known and (count > 1 or -1 not in groups):
@@ -125,9 +125,9 @@ def _groupings(slots: list[_Slot], count: int) -> Iterator[list[list[_Slot]]]:
 
 
 def _smallest(group: list[_Slot], count: int, request: GpuRequest) -> tuple[int, int, int, tuple[int, ...]] | None:
-    """The smallest GPUs of a group that do, at the end of how good that is: smaller is better."""
+    """A sort key (smaller is better) ending with the indices of the smallest sufficient GPUs; None where none are."""
     smallest_first = sorted(group, key=lambda slot: (slot.memory_mib, slot.index))
-    # Windows over the sorted sizes: the first whose memory suffices wastes least of the largest GPUs.
+    # Windows over the sorted sizes: the first with enough memory spares the largest GPUs.
     for start in range(len(smallest_first) - count + 1):
         window = smallest_first[start : start + count]
         total_mib = sum(slot.memory_mib for slot in window)

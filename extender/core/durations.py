@@ -1,4 +1,4 @@
-"""How long a job is expected to run: learned from jobs that ended before it, never from its own future."""
+"""Expected run times of jobs, learned from jobs that have ended."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _BEFORE_ANY_S: Final = 3600.0
-"""Expected while nothing has ended yet."""
+"""Expected seconds before any job has ended."""
 _PRIOR_WEIGHT: Final = 5.0
-"""Jobs' worth of belief in the wider group's mean against a group's own."""
+"""Weight of the wider group's mean, in jobs, against a group's own mean."""
 _KEPT: Final = 0.99
-"""Of the weight of what is known, with each job that ends: about the last hundred count."""
+"""Decay of older jobs' weight per ended job: about the last hundred jobs count."""
 _MAX_OWNERS: Final = 10_000
 
 
@@ -22,18 +22,17 @@ class _Runs:
 
 @dataclass
 class Durations:
-    """Mean run times by owner, each drawn towards that of the next wider owner, and in the end of all.
+    """Mean run times by owner, each shrunk towards the mean of the next wider owner and finally of all jobs.
 
-    Owners of a job are named narrowest first, as ("ns/Job/train/8 GPUs", "ns/8 GPUs", "ns"). The mean, and not the
-    median: it is what shortest-expected-first orders by (Smith's rule for expected times), and a rare long run does
-    delay those behind it.
+    Owners of a job are listed narrowest first: ("ns/Job/train/8 GPUs", "ns/8 GPUs", "ns"). The mean, not the median,
+    because shortest-expected-first needs it (Smith's rule): a rare long run does delay the jobs behind it.
     """
 
     _all: _Runs = field(default_factory=_Runs)
     _owners: OrderedDict[str, _Runs] = field(default_factory=OrderedDict)
 
     def finished(self, owners: Sequence[str], seconds: float) -> None:
-        """A job of these owners has run so long; what is no duration is not learned from."""
+        """Record the run time of an ended job of these owners; negative, infinite and NaN values are ignored."""
         if not 0 <= seconds < float("inf"):
             return
         for owner in owners:
@@ -53,12 +52,12 @@ class Durations:
         return mean
 
     def knows(self, owners: Sequence[str]) -> bool:
-        """Whether a job of one of these owners has ended before."""
+        """Whether a job of one of these owners has been recorded."""
         return any(owner in self._owners for owner in owners)
 
     @property
     def num_owners(self) -> int:
-        """Owners of whom something is known."""
+        """Number of owners with recorded jobs."""
         return len(self._owners)
 
     @staticmethod

@@ -1,27 +1,28 @@
-"""What other packages bring, by a group of entry points. This is the one place of the core that looks at what is
-installed."""
+"""Plugins from other packages, by entry point group. Only this module of the core looks at installed packages."""
 
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What was loaded of a group."""
+    """The loaded entry points of a group."""
 
     group: str
     kind: str
-    """What each is, in a word."""
+    """Noun for one entry in messages."""
     found: dict[str, Any] = field(default_factory=dict)
-    """By name."""
+    """Loaded objects by name."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Why each that could not be loaded could not, in a sentence, by name."""
+    """Why an entry could not be loaded, as a sentence, by name."""
 
     def load(self, taken: Collection[str]) -> None:
-        """Load what is installed by now; `taken` are names of Kerf's own."""
-        for entry in entry_points(group=self.group):
+        """Load entries not loaded yet; names in `taken` are Kerf's own and are refused."""
+        for entry in _scan(tuple(sys.path))(group=self.group):
             if entry.name in self.found:
                 continue
             try:
@@ -29,17 +30,23 @@ class Installed:
                     raise ValueError(f"Kerf already has a {self.kind} of that name")
                 self.found[entry.name] = entry.load()
                 self.faults.pop(entry.name, None)
-            except (Exception, SystemExit) as error:  # whatever it is, it costs that one only
+            except (Exception, SystemExit) as error:  # a broken plugin must not affect the others
                 package = entry.dist.name if entry.dist else entry.value
-                told = f"{self.kind} {entry.name} of package {package} could not be loaded: {told_of(error)}"
-                self.faults[entry.name] = told
+                fault = f"{self.kind} {entry.name} of package {package} could not be loaded: {describe_error(error)}"
+                self.faults[entry.name] = fault
 
     def forget(self) -> None:
-        """As before `load`."""
+        """Drop everything that was loaded."""
         self.found.clear()
         self.faults.clear()
 
 
-def told_of(error: BaseException) -> str:
-    """An error in words: "ValueError: it is wrong"."""
+@cache
+def _scan(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
+    """Selects from all entry points; `path` is `sys.path` and only serves as cache key, because the scan is slow."""
+    return entry_points().select
+
+
+def describe_error(error: BaseException) -> str:
+    """An error with its type: "ValueError: it is wrong"."""
     return f"{type(error).__name__}: {error}"

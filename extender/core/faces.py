@@ -1,6 +1,6 @@
-"""What Kerf's own parts say of themselves before anything of them is imported: a `FACE` in `extender/parts/NAME`.
+"""What Kerf's optional parts declare without importing their code: a `FACE` in `extender/parts/NAME/__init__.py`.
 
-The command line and the readers of manifests know parts by that: they load no library for it.
+The command line and the manifest readers find commands and kinds this way without loading a part's libraries.
 """
 
 import importlib
@@ -13,10 +13,10 @@ from extender import parts
 
 
 class Heading(StrEnum):
-    """Under which help lists a command, as docs/reference/cli.md has them."""
+    """Headings of `kerf --help` and docs/reference/cli.md."""
 
     FIRST = ""
-    """Ahead of all headings."""
+    """Listed before all headings."""
     ASK = "Ask a running Kerf"
     LOOK = "Look at a cluster"
     PLAN = "Plan"
@@ -25,38 +25,36 @@ class Heading(StrEnum):
 
 
 class Command(NamedTuple):
-    """A command of `kerf`, imported when it runs."""
+    """A lazily imported command of `kerf`."""
 
     help: str
-    """What help says of it."""
+    """Help text."""
     heading: Heading = Heading.FIRST
     module: str = ""
-    """Its module, in which it is `app`, or else a function of its name."""
+    """Module with the Typer `app`, or with a function of the command's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Face:
-    """Of one part."""
+    """What one part declares."""
 
     commands: Mapping[str, Command] = field(default_factory=dict)
     """By name."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """Kinds of objects that make pods; each names the function that reads one, "module:function", as
-    `extender.explain.manifests.kinds` has them."""
+    """Reader ("module:function") of each kind of object that creates pods, as in `extender.explain.manifests.kinds`."""
     installs: Mapping[str, str] = field(default_factory=dict)
     """Commands of `kerf install`, by name: "module:function"."""
     checks: str = ""
-    """What `kerf install check` looks at of it: "module:function", which returns them, as
-    `extender.cli.install.checks` has them."""
+    """"module:function" that returns the part's checks for `kerf install check`."""
 
 
 def named(where: str) -> Any:
-    """What "module:function" names."""
+    """Import and return the object that "module:function" names."""
     module, _, function = where.partition(":")
     return getattr(importlib.import_module(module), function)
 
 
 def faces() -> Mapping[str, Face]:
-    """Of the parts that there are, by name."""
+    """The `FACE` of each part that has one, by part name."""
     modules = {name: importlib.import_module(f"{parts.__name__}.{name}") for name in parts.NAMES}
     return {name: module.FACE for name, module in modules.items() if hasattr(module, "FACE")}

@@ -1,27 +1,16 @@
-"""Idle GPUs that the pods which are likely to come can't use.
-
-Fragments looked up instead of added up class by class: what serving needs at thousands of nodes.
-
-A class of the mix that a node can host finds useful what is free on GPUs large enough for it; all else that is idle is
-a fragment. Where a class asks for one GPU that sum has a term for each GPU, which depends on the model, on what is left
-of the GPU, and on how many of the classes' demands for CPU are met: a table. Whole GPUs by the number go by how many
-are idle: another one. Equal to `fragment_milli` up to rounding, and ten to thirty times as fast.
-
-Nodes and classes of pods as plain arrays: what value nets, prices and simulations work on.
-
-N nodes, G GPU slots of a node, C classes of pods that ask for the same.
-
-The mix of pods that arrive, estimated from those that were seen.
-
-A pod counts less with every pod after it: half after as many as the half-life, so that the mix follows what users do
-by now.
-
-Fragmentation: how much idle GPU the pods that are likely to come can't use, and FGD's score from it.
+"""Fragmentation: idle GPU milli that expected pods can't use, and FGD's score from it.
 
 After "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC'23)
 and its published simulator (hkust-adsl/kubernetes-scheduler-simulator, pkg/utils/frag.go). FGD's integer scores tie
-often, and which of two equal sums comes out larger by a rounding error decides placements: sums are therefore taken
-in that program's order, one partial sum per kind of fragment.
+often, and rounding errors then decide placements: `fragment_milli` therefore adds up in that program's order, one
+partial sum per kind of fragment.
+
+`unusable_milli` computes the same from tables, up to rounding and ten to thirty times as fast. If a node can host a
+class, what is free on GPUs large enough for it is useful; everything else idle is a fragment. For classes of one GPU
+the sum has one term per GPU, looked up by model, milli left and number of CPU demands met; for classes of several whole
+GPUs it depends on the number of idle GPUs.
+
+Axes: N nodes, G GPU slots of a node, C classes of pods with equal requests.
 """
 
 import math
@@ -34,9 +23,9 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Floats, Ints, Longs, Mask, Rows, num_true, totals
 
 ANY_MODEL: Final = -1
-"""Bits of every GPU model."""
+"""Bit mask of all GPU models."""
 MAX_MODELS: Final = 62
-"""GPU models are bits of a signed 64-bit number."""
+"""GPU models are bits of a signed 64-bit integer."""
 
 
 class Nodes(NamedTuple):
@@ -58,37 +47,37 @@ class Nodes(NamedTuple):
     """(N, G) 0..1000, 0 where there is no GPU."""
 
     def at(self, rows: Rows | Mask) -> "Nodes":
-        """(R,) rows of the nodes, in arrays of their own."""
+        """A copy of some rows."""
         return Nodes(*(column[rows] for column in self))  # type: ignore[arg-type]
 
     def copy(self) -> "Nodes":
-        """The same nodes with arrays of their own, so that they can be filled."""
+        """A copy that may be modified."""
         return Nodes(*(column.copy() for column in self))  # type: ignore[arg-type]
 
     def types(self) -> tuple[Longs, Longs]:
-        """(4, T) model, GPUs, CPU and memory of each type of node, whatever is free, and (T,) how many are of it."""
+        """(4, T) model, number of GPUs, CPU and memory of each node type, and (T,) the number of nodes of it."""
         columns = (self.model, self.num_gpus, self.cpu_milli, self.memory_mib)
         types, count = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
         return types.T, count
 
 
-class Asks(NamedTuple):
-    """C classes of pods."""
+class PodClasses(NamedTuple):
+    """C classes of pods with equal requests."""
 
     cpu_milli: Longs
     memory_mib: Longs
     num_gpus: Longs
     gpu_milli: Longs
-    """(C,) of each GPU: 1000 for whole ones, less for a share of one GPU, 0 without GPUs."""
+    """(C,) milli of each GPU: 1000 for whole GPUs, less for a share, 0 without GPUs."""
     models: Longs
-    """(C,) bits of the models allowed."""
+    """(C,) bit mask of the allowed models."""
 
-    def at(self, chosen: Rows | Mask) -> "Asks":
+    def at(self, chosen: Rows | Mask) -> "PodClasses":
         """A selection of the classes."""
-        return Asks(*(column[chosen] for column in self))
+        return PodClasses(*(column[chosen] for column in self))
 
     def hosts(self, types: Longs) -> Mask:
-        """(C, T) where an empty node of some `types` (4, T) has room for a pod of a class."""
+        """(C, T) where an empty node of `types` (4, T) fits a pod of a class."""
         model, num_gpus, cpu, memory = types
         allowed = (model >= 0) & ((self.models[:, None] >> np.maximum(model, 0)) & 1 == 1)
         gpus = (self.num_gpus == 0)[:, None] | (allowed & (self.num_gpus[:, None] <= num_gpus))
@@ -97,13 +86,13 @@ class Asks(NamedTuple):
 
 
 class TypicalPod(NamedTuple):
-    """A class of the mix and how many pods it stands for."""
+    """A class of the mix and the number of its pods."""
 
     cpu_milli: int
     num_gpus: int
     gpu_milli: int
     models: int
-    """Bits of the models allowed."""
+    """Bit mask of the allowed models."""
     num_pods: int
 
 
@@ -114,33 +103,33 @@ class Mix(NamedTuple):
     num_gpus: Longs
     models: Longs
     frequency: Floats
-    """(K,) they sum to 1."""
+    """(K,) sums to 1."""
     size: Longs
     """(K,) index into `sizes`."""
     sizes: Longs
-    """(U,) distinct GPU milli that the classes ask of each GPU, ascending."""
+    """(U,) distinct milli per GPU, ascending."""
     num_sizes_within: Longs
-    """(1001,) how many of `sizes` each number of milli left on a GPU suffices for."""
+    """(1001,) number of `sizes` that fit into each number of milli left on a GPU."""
 
 
 def mix_of(pods: Sequence[TypicalPod], num_pods: int) -> Mix:
-    """The arrays of a mix drawn from `num_pods` pods; an empty mix finds no fragments."""
+    """The arrays of a mix drawn from `num_pods` pods; an empty mix yields no fragments."""
     cpu, num, milli, models, count = (np.array([pod[i] for pod in pods], dtype=np.int64) for i in range(5))
     sizes, size = np.unique(milli, return_inverse=True)
-    frequency = (count / num_pods) / (count.sum() / num_pods)  # in two steps, as published: each rounds
+    frequency = (count / num_pods) / (count.sum() / num_pods)  # rounds twice, like the published program
     num_sizes_within = np.searchsorted(sizes, np.arange(1001), side="right").astype(np.int64)
     return Mix(cpu, num, models, frequency, size.astype(np.int64), sizes, num_sizes_within)
 
 
-# Kinds of fragments, in the order in which the published program adds them up.
+# Kinds of fragments, in the published program's order of summation.
 _LACKS_BOTH, _LACKS_GPU, _LACKS_CPU, _NO_GPU_ASKED, _NO_GPU_NO_CPU, _WRONG_MODEL, _NUM_KINDS = range(7)
 
 
 def fragment_milli(cpu_free_milli: Longs, gpu_free_milli: Longs, model: Longs, mix: Mix) -> Floats:
-    """(R,) idle GPU milli that the next pod is expected to be unable to use.
+    """(R,) expected idle GPU milli that the next pod can't use.
 
-    On a node that can host a class, what is idle on GPUs too small for it; where it can't, or when the class needs
-    no GPU, all that is idle. `gpu_free_milli` is (R, G), `model` (R,) with -1 for none.
+    For a class that a node can host, what is idle on GPUs too small for it; for other classes, and for classes without
+    GPUs, everything idle. `gpu_free_milli` is (R, G), `model` (R,) with -1 for none.
     """
     idle = gpu_free_milli.sum(axis=1)
     parts = np.zeros((len(idle), _NUM_KINDS))
@@ -170,7 +159,7 @@ def _percent(gain: float) -> int:
 
 
 def _threshold(percent: int) -> float:
-    """The smallest number whose sigmoid in percent is rounded down to no less: by bisection, to the last bit."""
+    """The smallest number whose sigmoid, in percent rounded down, reaches `percent`: by bisection, to the last bit."""
     low, high = -8.0, 8.0
     while low < (middle := (low + high) / 2) < high:
         low, high = (low, middle) if _percent(middle) >= percent else (middle, high)
@@ -178,43 +167,43 @@ def _threshold(percent: int) -> float:
 
 
 THRESHOLDS: Final = np.array([_threshold(percent) for percent in range(1, 100)])
-"""Where the score steps up: a table, because vectorised exponentials differ from others in their last bit.
+"""Where the score steps up. A table, because NumPy's vectorised exponential differs from `math.exp` in the last bit.
 
 A node of 32 GPUs can't reach 100: 1 - sigmoid(32) > 1e-14.
 """
 
 
 def fgd_score(before: Floats, after: Floats) -> Floats:
-    """(R,) int(100 x sigmoid(F_before - F_after)), F in GPUs: 50 when nothing changes, more when fragments shrink."""
+    """(R,) int(100 x sigmoid(F_before - F_after)), F in GPUs: 50 for no change, more when fragments shrink."""
     return np.searchsorted(THRESHOLDS, (before - after) / 1000, side="right").astype(np.float64)
 
 
 _TYPICAL_FRAC: Final = 0.95
-"""Part of the pods that the typical ones stand for, as FGD's `PodPopularityThreshold` has it."""
+"""Fraction of the pods that the typical classes cover: FGD's `PodPopularityThreshold`."""
 _LEAST_PART: Final = 0.02
-"""Of the pods, that any tenant may be, whatever its GPU work."""
+"""Fraction of the pods that every tenant may have, whatever its GPU work."""
 _LARGEST_UNIT: Final = 1e100
 _RESOLUTION: Final = 1000
-"""Counts of a Mix are whole numbers: thousandths of a pod."""
+"""A Mix counts pods in thousandths, as integers."""
 
 ClassT = TypeVar("ClassT", bound=Hashable)
 
 
 class Arrivals(Generic[ClassT]):
-    """Decayed counts of pods by class."""
+    """Exponentially decayed counts of arrived pods by class, so that the mix follows recent use."""
 
     def __init__(self, half_life: float, max_classes: int = 4096) -> None:
-        """`half_life` in pods, above 0. With more classes than allowed the rarest go."""
+        """`half_life` in pods, above 0. Above `max_classes` the rarest classes are dropped."""
         if half_life <= 0:
             raise ValueError("the half-life is not above 0")
         self._growth = 2.0 ** (1 / half_life)
-        self._unit = 1.0  # what the newest pod weighs: the others never have to be touched
+        self._unit = 1.0  # weight of the newest pod; it grows, so that older weights need no update
         self._weights: dict[ClassT, float] = {}
         self._num_added = 0
         self._max_classes = max_classes
 
     def add(self, asked: ClassT) -> None:
-        """A pod has arrived."""
+        """Count an arrived pod."""
         self._num_added += 1
         self._unit *= self._growth
         self._weights[asked] = self._weights.get(asked, 0.0) + self._unit
@@ -224,11 +213,11 @@ class Arrivals(Generic[ClassT]):
             self._weights = dict(nlargest(self._max_classes // 2, self._weights.items(), key=lambda item: item[1]))
 
     def counts(self) -> dict[ClassT, float]:
-        """Pods by class; the newest counts 1."""
+        """Decayed number of pods by class; the newest pod counts 1."""
         return {asked: weight / self._unit for asked, weight in self._weights.items()}
 
     def after(self, prior: Mapping[ClassT, float]) -> dict[ClassT, float]:
-        """The same where so many pods by class had arrived before the first."""
+        """The counts as if the `prior` number of pods by class had arrived before the first."""
         counts, faded = self.counts(), self._growth**-self._num_added
         for asked, pods in prior.items():
             counts[asked] = counts.get(asked, 0.0) + pods * faded
@@ -236,17 +225,18 @@ class Arrivals(Generic[ClassT]):
 
 
 def drift(one: Mapping[ClassT, float], other: Mapping[ClassT, float]) -> float:
-    """How far two mixes are apart, 0 to 1: the part of the pods that would have to be others (total variation)."""
+    """The total variation distance of two mixes, 0 to 1."""
     totals = sum(one.values()), sum(other.values())
     if not all(totals):
         return float(any(totals))
     return sum(abs(one.get(key, 0) / totals[0] - other.get(key, 0) / totals[1]) for key in one.keys() | other) / 2
 
 
-def typical_mix(asks: Asks, count: Floats) -> Mix:
-    """The mix of (C,) classes, `count` pods each: by falling count until TYPICAL_FRAC of the pods are covered.
+def typical_mix(asks: PodClasses, count: Floats) -> Mix:
+    """The mix of (C,) classes with `count` pods each: the most frequent ones that cover `_TYPICAL_FRAC` of the pods.
 
-    Memory tells no classes apart. Equal counts go by CPU, GPU and model, so that equal counts give equal mixes.
+    Classes that differ only in memory are merged. Equal counts order by CPU, GPUs and models, so that the mix is
+    deterministic.
     """
     totals: dict[tuple[int, int, int, int], float] = {}
     for cpu, num, milli, models, pods in zip(
@@ -265,21 +255,21 @@ def typical_mix(asks: Asks, count: Floats) -> Mix:
     return mix_of(typical, max(sum(pod.num_pods for pod in typical), 1))
 
 
-def expected_count(asks: Asks, count: Floats | Longs, num_gpus: int, load: float = 1.0) -> Floats:
-    """(C,) pods by class when their mix fills a cluster of GPUs to a load."""
+def expected_count(asks: PodClasses, count: Floats | Longs, num_gpus: int, load: float = 1.0) -> Floats:
+    """(C,) pods by class whose mix fills `num_gpus` GPUs to `load` (0..1)."""
     asked = float((count * asks.num_gpus * asks.gpu_milli).sum()) / WHOLE_MILLI
     return count.astype(np.float64) * np.float64(load * num_gpus / asked if asked > 0 else 1)
 
 
 def fair_weights(pods: Mapping[ClassT, int], work: Mapping[ClassT, float]) -> dict[ClassT, float]:
-    """What a pod of each tenant counts, 0..1, so that no tenant is a larger part of the pods than of the GPU work.
+    """Weight of a pod by tenant, 0..1, so that no tenant's part of the pods exceeds its part of the GPU work.
 
-    Who submits thousands of pods that nobody else would has no more say than that; a small part everybody has.
+    This limits tenants that submit thousands of unusual pods. Every tenant keeps at least `_LEAST_PART`.
     """
     total = sum(work.values())
     allowed = {name: max(work.get(name, 0.0) / total if total else 1.0, _LEAST_PART) for name in pods}
     weight = dict.fromkeys(pods, 1.0)
-    for _ in pods:  # who is cut makes the parts of others larger: until nobody's is too large
+    for _ in pods:  # cutting one tenant raises the parts of others, so repeat until none is too large
         whole = sum(weight[name] * count for name, count in pods.items())
         over = {name for name, count in pods.items() if weight[name] * count > allowed[name] * whole * (1 + 1e-9)}
         rest = sum(weight[name] * count for name, count in pods.items() if name not in over)
@@ -292,16 +282,16 @@ def fair_weights(pods: Mapping[ClassT, int], work: Mapping[ClassT, float]) -> di
 
 
 class FragmentTables(NamedTuple):
-    """A mix, for nodes of M models and up to G GPUs. Axis J counts the demands for CPU that are met."""
+    """A mix for nodes of M models and up to G GPUs. Axis J is the number of CPU demands met."""
 
     cpu_milli: Longs
-    """(J - 1,) distinct demands, ascending."""
+    """(J - 1,) distinct CPU demands, ascending."""
     single: Floats
-    """(M + 1, J, 1001) milli of what is left of a GPU that classes of one GPU find useful; last model: none."""
+    """(M + 1, J, 1001) milli useful to classes of one GPU, by milli left on the GPU; the last row is for no GPU."""
     several: Floats
-    """(M + 1, J, G + 1) milli that classes of several whole GPUs find useful, by the number of idle ones."""
+    """(M + 1, J, G + 1) milli useful to classes of several whole GPUs, by number of idle GPUs."""
     shares: tuple[tuple[int, int, Floats], ...]
-    """Classes of shares of several GPUs: milli of each, how many, and (M + 1, J) how frequent they are."""
+    """Classes of shares of several GPUs: milli of each GPU, number of GPUs, and (M + 1, J) frequency."""
     total: float
     """Sum of the frequencies."""
 
@@ -309,7 +299,7 @@ class FragmentTables(NamedTuple):
 def tables_of(mix: Mix, num_models: int, num_slots: int) -> FragmentTables:
     """The tables of a mix."""
     demands = np.unique(mix.cpu_milli)
-    met = np.searchsorted(demands, mix.cpu_milli) + 1  # a class counts from so many demands on
+    met = np.searchsorted(demands, mix.cpu_milli) + 1  # demands that must be met for a class to count
     bits = np.arange(num_models)
     allowed = np.zeros((num_models + 1, len(mix.frequency)), np.bool_)  # (M + 1, K)
     allowed[:num_models] = (mix.models[None, :] >> bits[:, None]) & 1 == 1
@@ -330,9 +320,9 @@ def tables_of(mix: Mix, num_models: int, num_slots: int) -> FragmentTables:
 
 
 def unusable_milli(cpu_free_milli: Longs, gpu_free_milli: Longs, model: Longs, tables: FragmentTables) -> Floats:
-    """(R,) idle GPU milli that the next pod is expected to be unable to use, as `fragment_milli`."""
+    """(R,) expected idle GPU milli that the next pod can't use, as `fragment_milli`."""
     j = np.searchsorted(tables.cpu_milli, cpu_free_milli, side="right")
-    # Flat, because NumPy takes from one axis several times as fast as by a tuple of indices.
+    # Flat: NumPy takes from one axis several times as fast as with a tuple of indices.
     num_rows, num_met, _ = tables.single.shape
     base = np.where(model < 0, num_rows - 1, model) * num_met + j  # (R,)
     useful = tables.single.reshape(-1).take(base[:, None] * (WHOLE_MILLI + 1) + gpu_free_milli).sum(axis=1)

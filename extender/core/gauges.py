@@ -1,16 +1,18 @@
-"""What is told of a GPU, by whatever exporter."""
+"""Measured values of a GPU, independent of the exporter."""
 
 from enum import IntEnum
 
 
 class Gauge(IntEnum):
-    """What is observed of a GPU, what it has (from 11 on) included; indexes the first axis of `Observations.value`.
-    Fractions are 0 to 1."""
+    """Index into the first axis of `Observations.value`; values from 11 on are the GPU's capacities.
+
+    Fractions are 0 to 1.
+    """
 
     LOAD = 0
     """Fraction of time in which a kernel ran."""
     MEMORY_USED = 1
-    """MiB in use, whoever uses them."""
+    """MiB in use by any process."""
     MEMORY_FREE = 2
     """MiB free."""
     POWER = 3
@@ -32,6 +34,6 @@ class Gauge(IntEnum):
     MEMORY_TOTAL = 11
     """MiB installed."""
     NUM_MULTIPROCESSORS = 12
-    """Streaming multiprocessors; 0 where the exporter has not asked for what the GPU has."""
+    """Streaming multiprocessors; 0 where the exporter does not read capacities."""
     NUM_DECODERS = 13
     NUM_ENCODERS = 14

@@ -1,8 +1,7 @@
-"""Every key of `kerf.dev/`: what it is, on which objects and whose; and what a key that is none of them was to be.
+"""All `kerf.dev/` keys: their kind, objects and owning part; and suggestions for misspelt keys.
 
-A key that nobody reads says nothing: the pod of `kerf.dev/gpu-modle: h100` would run on whatever GPU is free. So a
-pod that waits is told of it, and gets no node. The admission policy of the chart warns of the same keys when an object
-is created, whether Kerf runs or not.
+A misspelt key has no effect: a pod with `kerf.dev/gpu-modle: h100` would run on any free GPU. Kerf therefore places no
+pod with an unknown key, and reports the key. The chart's admission policy warns about the same keys.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ _PREFIX: Final = f"{_DOMAIN}/"
 
 
 class _Kind(StrEnum):
-    """What a key is a key of."""
+    """What the key names."""
 
     ANNOTATION = "annotation"
     LABEL = "label"
@@ -30,7 +29,7 @@ class _Kind(StrEnum):
 
 
 class _On(StrEnum):
-    """What kind of object has it."""
+    """Kind of object that has the key."""
 
     POD = "pods"
     NODE = "nodes"
@@ -43,19 +42,19 @@ class _On(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One of them."""
+    """A known key."""
 
     name: str
     kind: _Kind = _Kind.ANNOTATION
     on: _On = _On.POD
     written: bool = False
-    """Whether Kerf writes it, and nobody else has a reason to."""
+    """Whether only Kerf writes it."""
     of: str = ""
-    """The part that alone reads or writes it: without that part it is known, and means nothing."""
+    """The only part that uses it; "" for the kernel. Without that part the key is known but has no effect."""
 
 
 _KEYS: Final = (
-    # What a pod asks for
+    # GPU request of a pod
     _Key("kerf.dev/gpu-count"),
     _Key("kerf.dev/gpu-share"),
     _Key("kerf.dev/gpu-memory-each"),
@@ -66,7 +65,7 @@ _KEYS: Final = (
     _Key("kerf.dev/gpu-uuid-exclude"),
     _Key("kerf.dev/policy"),
     _Key("kerf.dev/gpu", _Kind.RESOURCE),
-    # How it waits, moves and sees its GPUs
+    # Queueing, moving and injection
     _Key("kerf.dev/queue", _Kind.LABEL),
     _Key("kerf.dev/queue", _Kind.GATE),
     _Key("kerf.dev/queue", _Kind.LABEL, _On.NAMESPACE),
@@ -78,7 +77,7 @@ _KEYS: Final = (
     _Key("kerf.dev/inject", _Kind.LABEL, of="webhook"),
     _Key("kerf.dev/inject", _Kind.LABEL, _On.NAMESPACE, of="webhook"),
     _Key("kerf.dev/gpu-containers", of="webhook"),
-    # What Kerf writes on it
+    # Written by Kerf on pods
     _Key("kerf.dev/assigned-gpus", written=True),
     _Key("kerf.dev/assigned-uuids", written=True),
     _Key("kerf.dev/assigned-share", written=True),
@@ -118,12 +117,11 @@ _KEYS: Final = (
 )
 
 _WRITTEN_BEGIN: Final = tuple(f"{_PREFIX}{word}-" for word in ("assigned", "epoch", "planned", "skipped"))
-"""What keys begin with that Kerf writes on pods: of `epoch-` there is one for each lease, and a Kerf of a later version
-may write others, which are no fault of a pod's author."""
+"""Prefixes of keys that Kerf writes on pods: one `epoch-` key per lease, and keys of later versions of Kerf."""
 
 
 def _names_on(on: _On, *kinds: _Kind) -> list[str]:
-    """The keys of some kinds on some objects, each once, in the order of the table."""
+    """Names of the keys of some kinds on one kind of object, without duplicates, in table order."""
     return list(dict.fromkeys(key.name for key in _KEYS if key.on is on and key.kind in kinds))
 
 
@@ -133,8 +131,8 @@ _WORDS: Final = {
     for key in _KEYS
     if key.on is _On.POD and not key.written and key.kind in (_Kind.ANNOTATION, _Kind.LABEL)
 }
-"""What authors of pods write, without the domain: the key of each."""
-_ALSO: Final = {
+"""Keys that authors of pods write, by name without the domain."""
+_SYNONYMS: Final = {
     "gpu-number": "kerf.dev/gpu-count",
     "gpu-num": "kerf.dev/gpu-count",
     "gpus": "kerf.dev/gpu-count",
@@ -146,37 +144,37 @@ _ALSO: Final = {
     "gpu-product": "kerf.dev/gpu-model",
     "gang-name": "kerf.dev/gang",
 }
-"""Words of Genius and other schedulers for the same."""
-_ALIKE: Final = 0.6
-"""From which part of the letters in common, by `SequenceMatcher.ratio`, a word is taken for a misspelt one."""
-_DOMAIN_ALIKE: Final = 0.85
-"""The same of a domain: other people's keys keep no pod waiting."""
+"""Names of the same keys in Genius and other schedulers."""
+_MIN_SIMILARITY: Final = 0.6
+"""Least `SequenceMatcher.ratio` at which a name counts as misspelt."""
+_MIN_DOMAIN_SIMILARITY: Final = 0.85
+"""The same for a domain: keys of other projects must not hold a pod back."""
 
 
 def rank_of(key: str) -> int:
-    """Of an annotation of a pod: 0 for one of Kerf's, 1 for another key of its domain, 2 for somebody else's."""
+    """Rank of a pod's annotation: 0 for a known key of Kerf, 1 for another key of its domain, 2 for any other."""
     return 0 if key in _OF_PODS[_Kind.ANNOTATION] else 1 if key.startswith(_PREFIX) else 2
 
 
-def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["Stray"]:
-    """The keys of a pod that are, or were meant to be, of `kerf.dev/` and that nobody reads there."""
-    for kind, said in ((_Kind.ANNOTATION, annotations), (_Kind.LABEL, labels)):
+def stray_keys(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Iterator["UnknownKey"]:
+    """Yield the pod's keys that have, or nearly have, the domain `kerf.dev/` and no effect on a pod."""
+    for kind, keys in ((_Kind.ANNOTATION, annotations), (_Kind.LABEL, labels)):
         known = _OF_PODS[kind]
-        for key in said:  # an author may write thousands
+        for key in keys:  # there may be thousands
             if key in known or not (key[: len(_PREFIX)].lower() == _PREFIX or key.rpartition("/")[2] in _WORDS):
                 continue
-            if (stray := _stray(key, kind)) is not None:
-                yield stray
+            if (unknown := _unknown_key(key, kind)) is not None:
+                yield unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """A key that nobody reads where it is."""
+class UnknownKey:
+    """A key without effect where it is."""
 
     key: str
     fault: str
     meant: str = ""
-    """The key that it may have been meant to be, "" where none is close."""
+    """The key that was probably meant, "" where none is close."""
 
     def __str__(self) -> str:
         return f"{printable(self.key)[:_MAX_KEY]}: {self.fault}"
@@ -186,53 +184,54 @@ _MAX_KEY: Final = 120
 
 
 @lru_cache(maxsize=1024)
-def _stray(key: str, kind: _Kind) -> Stray | None:
-    """What is wrong with a key that is not among those of its kind on pods; None where it is none of Kerf's."""
+def _unknown_key(key: str, kind: _Kind) -> UnknownKey | None:
+    """The fault of a key that is not a known key of its kind on pods; None for other projects' keys."""
     domain, _, word = key.lower().rpartition("/")
     word = word.replace("_", "-")
     if domain != _DOMAIN:
         meant = _WORDS.get(word, "")
-        alike = meant and _is_misspelt(domain)
-        return _no_such(key, meant) if alike else None
+        return _no_such(key, meant) if meant and _is_misspelt(domain) else None
     if key.startswith(_WRITTEN_BEGIN):
         return None
-    others = [one for one in _KEYS if one.name == key]
+    others = [other for other in _KEYS if other.name == key]
     if not others:
-        return _no_such(key, _meant(word))
-    for one in others:
-        if one.on is _On.POD and one.kind is _Kind.RESOURCE:
-            return Stray(key, f'is a resource: write it under resources.limits, as {key}: "1"', key)
-        if one.on is _On.POD and one.kind is not _Kind.GATE:
-            return Stray(key, f"is read as {_a(one.kind)}, not as {_a(kind)}", key)
-    meant = _ALSO.get(word, "")
-    return Stray(key, f"is read on {others[0].on}, not on pods{_ask(meant)}", meant)
+        return _no_such(key, _closest(word))
+    for other in others:
+        if other.on is _On.POD and other.kind is _Kind.RESOURCE:
+            return UnknownKey(key, f'is a resource: write it under resources.limits, as {key}: "1"', key)
+        if other.on is _On.POD and other.kind is not _Kind.GATE:
+            return UnknownKey(key, f"is read as {_with_article(other.kind)}, not as {_with_article(kind)}", key)
+    meant = _SYNONYMS.get(word, "")
+    return UnknownKey(key, f"is read on {others[0].on}, not on pods{_did_you_mean(meant)}", meant)
 
 
 def _is_misspelt(domain: str) -> bool:
-    """Whether it was meant to be Kerf's: `kref.dev`, `kerf.io`, and not `knative.dev`."""
+    """Whether the domain resembles Kerf's: `kref.dev` and `kerf.io` do, `knative.dev` does not."""
     name = _DOMAIN.partition(".")[0]
-    return domain.partition(".")[0] == name or SequenceMatcher(None, _DOMAIN, domain).ratio() >= _DOMAIN_ALIKE
+    if domain.partition(".")[0] == name:
+        return True
+    return SequenceMatcher(None, _DOMAIN, domain).ratio() >= _MIN_DOMAIN_SIMILARITY
 
 
-def _no_such(key: str, meant: str) -> Stray:
-    return Stray(key, f"no such key{_ask(meant)}", meant)
+def _no_such(key: str, meant: str) -> UnknownKey:
+    return UnknownKey(key, f"no such key{_did_you_mean(meant)}", meant)
 
 
-def _ask(meant: str) -> str:
+def _did_you_mean(meant: str) -> str:
     return f"; do you mean {meant}?" if meant else ""
 
 
-def _a(kind: _Kind) -> str:
+def _with_article(kind: _Kind) -> str:
     return f"{'an' if kind is _Kind.ANNOTATION else 'a'} {kind}"
 
 
-def _meant(word: str) -> str:
-    """The key of a pod's author that a misspelt word is closest to, "" for none."""
-    if word in _ALSO:
-        return _ALSO[word]
+def _closest(word: str) -> str:
+    """The key closest to a misspelt name, "" for none."""
+    if word in _SYNONYMS:
+        return _SYNONYMS[word]
     ratio = {known: SequenceMatcher(None, known, word).ratio() for known in _WORDS}
     best = max(ratio, key=lambda known: (ratio[known], -len(known)))
-    if ratio[best] >= _ALIKE:
+    if ratio[best] >= _MIN_SIMILARITY:
         return _WORDS[best]
     parts = set(word.split("-"))
     return next((key for known, key in _WORDS.items() if parts <= set(known.split("-"))), "")

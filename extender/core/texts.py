@@ -1,4 +1,4 @@
-"""Texts of others, and numbers, as they may be shown."""
+"""Formatting of untrusted text and of numbers for display."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,19 +7,19 @@ _MOST_DECIMALS: Final = 9
 
 
 def printable(text: str) -> str:
-    """On one line and without control characters: what an author writes ends up in logs, events and terminals."""
+    """The text with unprintable characters escaped, safe for logs, events and terminals."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def in_figures(values: Sequence[float], least: int = 1) -> list[str]:
-    """Numbers beside each other, with `least` decimals or as many as it takes to tell different ones apart: "-62.2"."""
+    """The numbers as text, with the decimals (at least `least`) needed to tell different ones apart: "-62.2"."""
     return [figure(value, decimals_of(values, least)) for value in values]
 
 
 def decimals_of(values: Sequence[float], least: int = 1) -> int:
-    """How many decimals these are."""
+    """The number of decimals that `in_figures` uses for these values."""
     num_different = len(set(values))
     for decimals in range(least, _MOST_DECIMALS):
         if len({figure(value, decimals) for value in values}) == num_different:
@@ -28,7 +28,7 @@ def decimals_of(values: Sequence[float], least: int = 1) -> int:
 
 
 def figure(value: float, decimals: int) -> str:
-    """A number with so many decimals at most: no zeros at its end, and no "-0"."""
+    """The number with at most `decimals` decimals, without trailing zeros or "-0"."""
     text = f"{value:.{decimals}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text

@@ -1,4 +1,4 @@
-"""The demo's sample cluster: some dozens of heterogeneous nodes, with pods running and pending."""
+"""The demo's sample cluster: dozens of heterogeneous nodes with running and pending pods."""
 
 import random
 import time
@@ -14,12 +14,12 @@ from extender.plugins.kerf import ASSIGNED_BY, ASSIGNED_GPUS, format_gpus
 _NUM_CPU_NODES: Final = 4
 _SEED: Final = 42
 _AGES_S: Final = (1800.0, 259_200.0)
-"""Of running pods: half an hour to three days."""
+"""Range of running pods' ages: half an hour to three days."""
 _WAITED_S: Final = 240.0
 
 
 def sample_cluster(now: float | None = None) -> Iterator[Manifest]:
-    """Nodes and pods, the same at every start; ages are those at the Unix time `now`, by default the clock's."""
+    """Nodes and pods, deterministic except for ages, which are relative to the Unix time `now` (default: the clock)."""
     now = time.time() if now is None else now
     rng, ages = random.Random(_SEED), random.Random(_SEED)
     num_pods = 0
@@ -31,24 +31,24 @@ def sample_cluster(now: float | None = None) -> Iterator[Manifest]:
             while free and rng.random() < 0.75:
                 taken = tuple(free[: rng.choice((1, 1, 2, 4))])
                 free = free[len(taken) :]
-                began = now - ages.uniform(*_AGES_S)
-                yield _pod(f"job-{num_pods}", began, len(taken), node=name, gpus=taken, owner=_owner(num_pods))
+                started = now - ages.uniform(*_AGES_S)
+                yield _pod(f"job-{num_pods}", started, len(taken), node=name, gpus=taken, owner=_owner(num_pods))
                 num_pods += 1
     for number in range(SHARED.num_nodes):
         slices = {DEFAULT.shared_resource: str(SHARED.gpus * SHARED.replicas)}
         yield _gpu_node(f"{SHARED.prefix}-{number}", SHARED, slices)
     for number in range(_NUM_CPU_NODES):
         yield _node(f"cpu-{number}", 64, 256, {}, {})
-    came = now - _WAITED_S
-    yield _pod("train-0", came, 2, annotations={"kerf.dev/gpu-memory-each": "40Gi", "kerf.dev/gpu-model": "a100"})
-    yield _pod("train-1", came, 8)
-    yield _pod("train-2", came, 8, annotations={"kerf.dev/gpu-model": "h100"})  # who would fit if another one moved
-    yield _pod("notebook-0", came, 1)
-    yield _pod("web-0", came, 0)
+    created = now - _WAITED_S
+    yield _pod("train-0", created, 2, annotations={"kerf.dev/gpu-memory-each": "40Gi", "kerf.dev/gpu-model": "a100"})
+    yield _pod("train-1", created, 8)
+    yield _pod("train-2", created, 8, annotations={"kerf.dev/gpu-model": "h100"})  # would fit if another pod moved
+    yield _pod("notebook-0", created, 1)
+    yield _pod("web-0", created, 0)
 
 
 def _owner(number: int) -> str:
-    """The ReplicaSet of a pod, which replaces it wherever it is moved; one in three was made by hand, and has none."""
+    """The ReplicaSet of a pod, which replaces the pod if it is moved; "" for every third pod, a bare one."""
     return f"serve-{number}-6b8f9c5d4b" if number % 3 else ""
 
 

@@ -1,4 +1,4 @@
-"""Sample metrics for the demo: what a cluster in memory's GPUs might be doing, moving from refresh to refresh."""
+"""Sample metrics for the demo: made-up, changing GPU use of an in-memory cluster."""
 
 import math
 import time
@@ -19,19 +19,19 @@ from extender.telemetry.series import Host
 from extender.telemetry.sources.source import Command, Report
 
 _PERIOD_S: Final = 40.0
-_NODE_WITH_A_STRANGER: Final = "a100-0"
-"""Somebody uses the last GPU of this one without a pod."""
+_NODE_WITH_UNMANAGED_USE: Final = "a100-0"
+"""Node whose last GPU is used by an unknown process."""
 
 
 class SampleFeed:
-    """Readings of a cluster in memory: GPUs with pods are busy, each in a rhythm of its own."""
+    """Readings of an in-memory cluster: the load of GPUs with pods follows sine waves of different phases."""
 
     def __init__(self, cluster: MemoryCluster, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
 
     async def read(self, command: Command) -> Reading:
-        """A refresh."""
+        """Make a reading."""
         now = self._clock()
         nodes = msgspec.json.decode(await self._cluster.get(NODES_PATH), type=objects.ObjectList[objects.Node])
         pods = msgspec.json.decode(await self._cluster.get(PODS_PATH), type=objects.ObjectList[objects.Pod])
@@ -46,10 +46,10 @@ class SampleFeed:
             gpus = read_node(node.status.allocatable or {}, node.metadata.labels or {}).gpus
             for number, gpu in enumerate(gpus):
                 holder = holders.get((name, number))
-                phase = (len(inventory.numbers) * 0.61803) % 1  # each GPU at another point of its rhythm
+                phase = (len(inventory.numbers) * 0.61803) % 1  # differs from GPU to GPU
                 load = 0.55 + 0.4 * math.sin(2 * math.pi * (now / _PERIOD_S + phase)) if holder else 0.0
                 used = gpu.memory_mib * (0.35 + 0.5 * phase) if holder else 450.0
-                if name == _NODE_WITH_A_STRANGER and number == len(gpus) - 1 and not holder:
+                if name == _NODE_WITH_UNMANAGED_USE and number == len(gpus) - 1 and not holder:
                     load, used = 0.3, gpu.memory_mib * 0.4
                 for gauge, value in zip(_GAUGES, _values(load, used, gpu.memory_mib), strict=True):
                     columns[gauge].append(value)
@@ -65,7 +65,7 @@ class SampleFeed:
         return Reading(inventory, values, ages, usage, Report(source="sample metrics", series=series), now)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """There is nothing to close."""
 
 
 _GAUGES: Final = (Gauge.LOAD, Gauge.MEMORY_USED, Gauge.MEMORY_FREE, Gauge.POWER, Gauge.TEMPERATURE, Gauge.BANDWIDTH)

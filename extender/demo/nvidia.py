@@ -1,23 +1,23 @@
-"""The GPU nodes of the demo's cluster: labels as GPU Feature Discovery writes them on such machines."""
+"""The GPU nodes of the demo's cluster, with the label values that GPU Feature Discovery sets on such machines."""
 
 from typing import Final, NamedTuple
 
 
 class Pool(NamedTuple):
-    """Nodes that are alike."""
+    """A pool of identical nodes."""
 
     prefix: str
-    """Of their names."""
+    """Prefix of their names."""
     num_nodes: int
     gpus: int
-    """Of each."""
+    """GPUs per node."""
     product: str
     memory_mib: int
     """As reported."""
     cpus: int
     memory_gib: int
     replicas: int = 1
-    """Time slices of each GPU."""
+    """Time slices per GPU."""
 
 
 POOLS: Final = (

@@ -1,1 +1,1 @@
-"""Dynamic resource allocation: what drivers publish, what claims ask, and who has which device."""
+"""Dynamic resource allocation: published devices, claims and allocations."""

@@ -1,14 +1,11 @@
-"""What claims ask, read into the core's terms exactly, or refused.
+"""Converts ResourceClaims' requests to `core.dra.asks`. Claims that can't be evaluated exactly are refused.
 
-Checks as in kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go`:
-`Allocate` and `validateDeviceRequest`. What the API server defaults is defaulted here as well.
+Checks and defaults follow `Allocate` and `validateDeviceRequest` in kubernetes 1.37.2
+`dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go`; CEL selectors are evaluated like
+`k8s.io/dynamic-resource-allocation/cel` does.
 
-What claims ask that Kerf can't evaluate exactly: it allocates nothing for them.
-
-Selectors of devices in CEL, as `k8s.io/dynamic-resource-allocation/cel` evaluates them.
-
-What is kept of a claim is its expression's text and what it reads. What evaluates it takes thirty times as much memory:
-that is shared, bounded, and made again where it is needed after it was given up.
+A compiled CEL program takes thirty times the memory of its text, so programs live in a shared cache of bounded size
+and are recompiled after eviction.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from extender.core.dra.asks import (
-    ClaimAsk,
+    ClaimSpec,
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
-    RequestAsk,
+    DeviceClaims,
+    DeviceSpec,
+    RequestSpec,
     Selector,
     SelectorFault,
     Toleration,
@@ -28,7 +25,7 @@ from extender.core.dra.asks import (
 from extender.core.dra.devices import Amount, Device
 from extender.core.resources.requests import RequestError
 from extender.core.texts import printable
-from extender.dra.cel.compiling import MAX_SAID_CHARS, Program, Programs
+from extender.dra.cel.compiling import MAX_MESSAGE_CHARS, Program, Programs
 from extender.dra.cel.parsing import AbortError, EvaluationError, RefusedError, tokens_of
 from extender.dra.objects import (
     DeviceClass,
@@ -42,21 +39,21 @@ from extender.dra.results import amount_of
 
 MISSING_CLASS: Final = "missing class"
 KINDS: Final = {
-    MISSING_CLASS: "a DeviceClass that does not exist",
-    "request": "a request of an unknown type, or without a class",
-    "allocation mode": "an unknown allocation mode, or a count below 1",
+    MISSING_CLASS: "the DeviceClass does not exist",
+    "request": "unknown request type, or no device class",
+    "allocation mode": "unknown allocation mode, or a count below 1",
     "too many devices": "more devices than a claim may have",
-    "derived attributes": "attributes derived by expressions: alpha in Kubernetes 1.37",
-    "selector": "a selector that is no CEL expression",
-    "constraint": "a constraint of an unknown type",
-    "capacity": "an amount of capacity that is no quantity, or negative",
-    "CEL": "an expression that Kerf can't evaluate exactly, or not in bounded time: the kind goes on with what of it",
+    "derived attributes": "derived attributes: alpha in Kubernetes 1.37",
+    "selector": "not a CEL selector",
+    "constraint": "unknown constraint type",
+    "capacity": "capacity that is not a quantity, or is negative",
+    "CEL": "expression that Kerf can't evaluate exactly or in bounded time; the kind continues with the construct",
 }
-"""What is counted, and what it means."""
+"""Kinds of unhandled claims (label of `kerf_dra_claims_unhandled`) and their meaning."""
 
 
 class UnhandledError(RequestError):
-    """What can't be evaluated exactly; `kind` is one of KINDS, or begins with "CEL: "."""
+    """A claim can't be evaluated exactly. `kind` is one of KINDS, or begins with "CEL: "."""
 
     def __init__(self, sentence: str, kind: str) -> None:
         super().__init__(sentence)
@@ -69,7 +66,7 @@ _MAX_PARTS: Final = 16
 _OPENING: Final = ("(", "[", "{")
 _CLOSING: Final = (")", "]", "}")
 _MAX_REMEMBERED_CHARS: Final = 512 * 1024
-"""Of all expressions whose programs are kept: 16 MB of these."""
+"""Total length of the cached programs' expressions: about 16 MB of programs."""
 
 
 _PROGRAMS: Final = Programs(_MAX_REMEMBERED_CHARS)
@@ -77,7 +74,7 @@ _PROGRAMS: Final = Programs(_MAX_REMEMBERED_CHARS)
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """Whether a device meets an expression."""
+    """Returns whether a device matches a CEL expression. Raises SelectorFault."""
 
     expression: str
 
@@ -88,31 +85,31 @@ class _Matches:
         except (EvaluationError, AbortError) as error:
             raise _fault(device, str(error)) from None
         except RecursionError:
-            raise _fault(device, "nested too deep") from None
+            raise _fault(device, "nested too deeply") from None
         if value is not True and value is not False:
-            raise _fault(device, "gives no bool")
+            raise _fault(device, "does not return a bool")
         return bool(value)
 
 
 def _fault(device: Device, what: str) -> SelectorFault:
-    return SelectorFault(printable(f"on device {device.id.device}: {what[:MAX_SAID_CHARS]}"))
+    return SelectorFault(printable(f"on device {device.id.device}: {what[:MAX_MESSAGE_CHARS]}"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The conditions that an expression joins by `&&` outside of all brackets; none where it is a single one."""
+    """Returns the operands of an expression's top-level `&&`; () if it has none."""
 
     expression: str
 
     def __call__(self) -> tuple[Selector, ...]:
-        texts, depth, begin = list[str](), 0, 0
+        texts, depth, start = list[str](), 0, 0
         for token in tokens_of(self.expression):
             depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
             if depth == 0 and token.kind in ("||", "?"):
                 return ()
             if depth == 0 and token.kind in ("&&", "end"):
-                texts.append(self.expression[begin : token.position].strip())
-                begin = token.position + len(token.kind)
+                texts.append(self.expression[start : token.position].strip())
+                start = token.position + len(token.kind)
         try:
             return tuple(map(_compile_selector, texts)) if 1 < len(texts) <= _MAX_PARTS else ()
         except UnhandledError:
@@ -120,7 +117,7 @@ class _Parts:
 
 
 def _compile_selector(expression: str) -> Selector:
-    """A selector. Raises UnhandledError where it can't be evaluated exactly as kube-scheduler does, in bounded time."""
+    """Compile a selector. Raises UnhandledError if it can't be evaluated as kube-scheduler does, in bounded time."""
     program = _program(expression)
     return Selector(expression, _Matches(expression), program.reads, _Parts(expression), program.cost)
 
@@ -135,27 +132,27 @@ def _program(expression: str) -> Program:
 
 
 _MAX_DEVICES: Final = 32
-"""`AllocationResultsMaxSize`: of one claim."""
+"""Per claim: `AllocationResultsMaxSize`."""
 _MAX_CHARS: Final = 64 * 1024
-"""Of all different selectors of a pod's claims: Kubernetes allows a megabyte."""
+"""Total length of the distinct selectors of a pod's claims; Kubernetes allows a megabyte."""
 _MAX_COST: Final = 5_000
-"""Of all of them on one device, in steps of about a microsecond."""
+"""Cost of these selectors on one device, in steps of about a microsecond."""
 _EXACT: Final = "ExactCount"
 _ALL: Final = "All"
 
 
-def read_asks(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> DevicesAsked:
-    """What claims without an allocation ask, all of one pod, in the order in which it names them.
+def read_asks(claims: Iterable[ResourceClaim], classes: Mapping[str, DeviceClass]) -> DeviceClaims:
+    """The requests of one pod's unallocated claims, in the pod's order. Raises UnhandledError.
 
-    `classes` are all DeviceClasses by name. Raises UnhandledError.
+    `classes` are all DeviceClasses by name.
     """
-    asked = DevicesAsked(tuple(_read_claim(claim, classes) for claim in claims))
-    _check_effort(asked)
+    asked = DeviceClaims(tuple(_read_claim(claim, classes) for claim in claims))
+    _check_cost(asked)
     return asked
 
 
-def _check_effort(asked: DevicesAsked) -> None:
-    """Refuse more selectors than one pod may have evaluated on a device."""
+def _check_cost(asked: DeviceClaims) -> None:
+    """Raise UnhandledError if a pod's selectors are too long or too expensive."""
     asks = (ask for claim in asked.claims for request in claim.requests for ask in request.alternatives)
     if sum(map(len, {selector.expression for ask in asks for selector in ask.selectors})) > _MAX_CHARS:
         raise UnhandledError(f"the selectors of all claims have more than {_MAX_CHARS} characters", "CEL: length")
@@ -163,14 +160,14 @@ def _check_effort(asked: DevicesAsked) -> None:
         raise UnhandledError(f"the selectors of all claims may take more than {_MAX_COST} steps", "CEL: cost")
 
 
-def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimAsk:
+def _read_claim(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> ClaimSpec:
     reader = _Reader(claim.metadata.name, classes)
     requests = tuple(reader.request(request) for request in claim.spec.devices.requests or ())
-    # Of "all" devices and of alternatives the allocator finds out how many they are.
+    # A lower bound: only the allocator knows the number for allocation mode All and for alternatives.
     if sum(min(ask.count for ask in request.alternatives) for request in requests) > _MAX_DEVICES:
         raise reader.fault("", f"more than {_MAX_DEVICES} devices", "too many devices")
     constraints = tuple(reader.constraint(constraint) for constraint in claim.spec.devices.constraints or ())
-    return ClaimAsk(requests, constraints)
+    return ClaimSpec(requests, constraints)
 
 
 class _Reader:
@@ -181,40 +178,40 @@ class _Reader:
         self._classes = classes
 
     def fault(self, request: str, what: str, kind: str) -> UnhandledError:
-        """What is wrong, with where it is."""
-        where = f"claim {self._claim}, request {request}" if request else f"claim {self._claim}"
-        return UnhandledError(f"{where}: {what}", kind)
+        """An error whose message names the claim and the request."""
+        location = f"claim {self._claim}, request {request}" if request else f"claim {self._claim}"
+        return UnhandledError(f"{location}: {what}", kind)
 
-    def request(self, request: DeviceRequest) -> RequestAsk:
+    def request(self, request: DeviceRequest) -> RequestSpec:
         """A request with its alternatives."""
         if request.first_available:
             names = [(f"{request.name}/{alternative.name}", alternative) for alternative in request.first_available]
-            return RequestAsk(request.name, tuple(self._ask(*named, may_look=False) for named in names))
+            return RequestSpec(request.name, tuple(self._ask(*named, allow_admin=False) for named in names))
         if request.exactly is None:
-            raise self.fault(request.name, "neither exactly nor firstAvailable", "request")
-        return RequestAsk(request.name, (self._ask(request.name, request.exactly, may_look=True),))
+            raise self.fault(request.name, "neither exactly nor firstAvailable is set", "request")
+        return RequestSpec(request.name, (self._ask(request.name, request.exactly, allow_admin=True),))
 
     def constraint(self, constraint: DeviceConstraint) -> Constraint:
-        """What devices must have in common, or must not."""
+        """A `matchAttribute` or `distinctAttribute` constraint."""
         attribute = constraint.match_attribute or constraint.distinct_attribute
         if not attribute:
-            raise self.fault("", "a constraint of an unknown type", "constraint")
+            raise self.fault("", "unknown constraint type", "constraint")
         return Constraint(attribute, tuple(constraint.requests or ()), distinct=not constraint.match_attribute)
 
-    def _ask(self, name: str, request: ExactRequest, may_look: bool) -> DeviceAsk:
+    def _ask(self, name: str, request: ExactRequest, allow_admin: bool) -> DeviceSpec:
         if request.derived_attributes:
-            raise self.fault(name, "derived attributes are not handled", "derived attributes")
+            raise self.fault(name, "derived attributes are not supported", "derived attributes")
         if not request.device_class_name:
-            raise self.fault(name, "names no device class", "request")
+            raise self.fault(name, "no device class is set", "request")
         device_class = self._classes.get(request.device_class_name)
         if device_class is None:
             raise self.fault(name, f"device class {request.device_class_name} does not exist", MISSING_CLASS)
         selectors = (*(device_class.spec.selectors or ()), *(request.selectors or ()))
-        return DeviceAsk(
+        return DeviceSpec(
             name,
             tuple(self._selector(name, selector) for selector in selectors),
             self._count(name, request),
-            may_look and bool(request.admin_access),
+            allow_admin and bool(request.admin_access),
             tuple(
                 Toleration(item.key, item.operator or "Equal", item.value, item.effect)
                 for item in request.tolerations or ()
@@ -223,29 +220,29 @@ class _Reader:
         )
 
     def _count(self, name: str, request: ExactRequest) -> int:
-        """0 for all."""
+        """The number of devices; 0 for allocation mode All."""
         mode = request.allocation_mode or _EXACT
         count = (request.count or 1) if mode == _EXACT else 0
         if mode not in (_EXACT, _ALL) or count < 0:
             raise self.fault(name, f"allocation mode {mode} with a count of {request.count}", "allocation mode")
         if count > _MAX_DEVICES:
-            raise self.fault(name, f"{count} devices, a claim has at most {_MAX_DEVICES}", "too many devices")
+            raise self.fault(name, f"{count} devices: a claim may have at most {_MAX_DEVICES}", "too many devices")
         return count
 
     def _selector(self, name: str, selector: DeviceSelector) -> Selector:
         if selector.cel is None:
-            raise self.fault(name, "a selector of an unknown type", "selector")
+            raise self.fault(name, "unknown selector type", "selector")
         try:
             return _compile_selector(selector.cel.expression)
         except UnhandledError as error:
             raise self.fault(name, f"selector {selector.cel.expression[:80]!r}: {error}", error.kind) from None
 
     def _capacity(self, name: str, request: ExactRequest) -> tuple[tuple[str, Amount], ...]:
-        found = (request.capacity.requests or {}) if request.capacity else {}
+        requests = (request.capacity.requests or {}) if request.capacity else {}
         try:
-            amounts = {capacity: amount_of(quantity) for capacity, quantity in found.items()}
+            amounts = {capacity: amount_of(quantity) for capacity, quantity in requests.items()}
         except ValueError as error:
             raise self.fault(name, f"capacity: {error}", "capacity") from None
         if any(amount < 0 for amount in amounts.values()):
-            raise self.fault(name, "asks for less than no capacity", "capacity")
+            raise self.fault(name, "capacity is negative", "capacity")
         return tuple(sorted(amounts.items()))

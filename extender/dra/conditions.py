@@ -1,8 +1,7 @@
-"""What claims on pools that Kerf does not own ask of vendors' GPUs, as conditions that nodes can be ranked by.
+"""GPU requests of claims that kube-scheduler allocates, to rank nodes by.
 
-kube-scheduler picks the devices there; what is left to Kerf is which node. So nothing here has to be exact: a node that
-reaches Kerf's filter has passed kube-scheduler's check of all claims, and a selector that can't be read is one
-condition less in the ranking.
+They need not be exact: nodes that reach Kerf's filter have passed kube-scheduler's check of all claims, and a selector
+that can't be read only drops a condition from the ranking.
 """
 
 import re
@@ -23,15 +22,15 @@ from extender.kube.patterns import compile_pattern
 
 _MAX_COUNT: Final = 1024
 _MAX_CHARS: Final = 10 * 1024
-"""Of all selectors of a pod's claims: reading them takes some 10 ms then."""
+"""Total length of a pod's selectors; this many take about 10 ms to read."""
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
 def read_request(claims: Iterable[ResourceClaim]) -> GpuRequest | None:
-    """The whole GPUs that claims without an allocation ask for, None when they ask for none.
+    """The whole GPUs that unallocated claims request; None if none.
 
-    Of alternatives (`firstAvailable`) the first counts, of GPUs of several vendors those of the first vendor.
-    Conditions count where all requests have the same ones.
+    Only the first alternative (`firstAvailable`) and the first registered vendor's requests count. Conditions are kept
+    only if all requests have the same ones.
     """
     asked_of = [request for claim in claims for request in _gpu_requests(claim)]
     names = {request.device_class_name for request in asked_of}
@@ -58,7 +57,7 @@ def _expressions(request: ExactRequest) -> Iterator[str]:
 
 
 def _read_exactly(request: ExactRequest, readable: bool, driver: Driver) -> GpuRequest:
-    """One request, with the conditions that can be read."""
+    """One request with the conditions that can be read."""
     asked = GpuRequest(max(request.count, 1), AskedUnit.CLAIM, vendor=NUMBER_OF_DRIVER[driver.name])
     for expression in _expressions(request) if readable else ():
         for condition in _conditions(expression):
@@ -68,7 +67,7 @@ def _read_exactly(request: ExactRequest, readable: bool, driver: Driver) -> GpuR
 
 @lru_cache(maxsize=64)
 def _conditions(expression: str) -> tuple[Node, ...]:
-    """What must all be true of a device, as far as that can be read."""
+    """The operands of an expression's top-level `&&`; () if it can't be parsed."""
     try:
         tree = parse(expression)
     except RefusedError:
@@ -85,10 +84,10 @@ def _joined_by_and(node: Node) -> Iterator[Node]:
 
 
 def _with_condition(asked: GpuRequest, condition: Node, driver: Driver) -> GpuRequest:
-    """The request with one more condition; unchanged by one that can't be read."""
+    """The request with a condition added; unchanged if the condition can't be read."""
     if not isinstance(condition, Call):
         return asked
-    args = (condition.of, *condition.args) if condition.of else condition.args
+    args = (condition.target, *condition.args) if condition.target else condition.args
     match condition.name, args:
         case "_==_", (Literal(str(text)), attribute) | (attribute, Literal(str(text))):
             return _with_values(asked, attribute, [text], driver)
@@ -105,24 +104,24 @@ def _with_condition(asked: GpuRequest, condition: Node, driver: Driver) -> GpuRe
 
 
 def _path(node: Node | None) -> tuple[str, ...]:
-    """Where in the device something is, () for what is nowhere in it."""
+    """The path of a node within the device; () for anything else."""
     match node:
         case Name("device"):
             return ("device",)
-        case Select(of, field, False) | Index(of, Literal(str(field)), False) if path := _path(of):
+        case Select(operand, field, False) | Index(operand, Literal(str(field)), False) if path := _path(operand):
             return (*path, field)
     return ()
 
 
 def _attribute(node: Node, driver: Driver) -> str:
-    """The name of an attribute of the driver, "" for anything else."""
+    """The name of the driver's attribute that a node selects; "" for anything else."""
     path = _path(node)
     return path[3] if len(path) == 4 and path[:3] == ("device", "attributes", driver.name) else ""
 
 
 def _product(node: Node, driver: Driver) -> bool:
-    """Whether something is a product's name, in its own case or in lower case."""
-    inner = node.of if isinstance(node, Call) and node.name == "lowerAscii" and node.of else node
+    """Whether a node is the product name, possibly in lower case."""
+    inner = node.target if isinstance(node, Call) and node.name == "lowerAscii" and node.target else node
     return _attribute(inner, driver) == driver.product
 
 
@@ -148,12 +147,12 @@ def _with_pattern(asked: GpuRequest, node: Node, verb: str, text: str, driver: D
         return asked
     if verb == "contains":
         return _with_model(asked, _spelled(text))
-    # Kerf knows models with blanks or hyphens only: a pattern of the driver's own spelling can't be tried on those.
+    # Kerf's model names may replace the driver's separators by blanks or hyphens, so such a pattern may not match.
     return asked if _SEPARATORS.search(text) or "[" in text else _with_model(asked, text)
 
 
 def _spelled(text: str) -> str:
-    """A product's name as a pattern on the spellings that Kerf knows of it."""
+    """A pattern for a product name that matches blanks and hyphens as separators."""
     return "[ -]".join(re.escape(part) for part in _SEPARATORS.split(text))
 
 

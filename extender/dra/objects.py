@@ -1,10 +1,6 @@
-"""Dynamic resource allocation, `resource.k8s.io/v1`: slices of devices, taint rules, claims and classes.
+"""Types of `resource.k8s.io/v1` (kubernetes 1.37 `api/resource/v1/types.go`) and the feeds that watch them.
 
-Fields as in kubernetes 1.37 `api/resource/v1/types.go`. Of what Kerf does not handle it is read that it is there.
-
-DeviceClasses by name.
-
-Which objects of `resource.k8s.io` are mirrored.
+Fields that Kerf does not support are decoded only to detect that they are set.
 """
 
 from collections.abc import Sequence
@@ -22,7 +18,7 @@ Quantity = str | int | float
 
 
 class Attribute(Object, rename={"integer": "int", "boolean": "bool", "integers": "ints", "booleans": "bools"}):
-    """A value of one of these types."""
+    """An attribute's value: exactly one field is set."""
 
     string: str | None = None
     integer: int | None = None
@@ -107,7 +103,7 @@ class ResourceSliceSpec(Object, rename="camel"):
 
     @property
     def of_network(self) -> bool:
-        """Whether its devices are not those of one node by name."""
+        """Whether the slice's devices are network-attached: not local to one named node."""
         return not self.node_name and bool(self.all_nodes or self.node_selector or self.per_device_node_selection)
 
 
@@ -116,7 +112,7 @@ class ResourceSlice(Named):
 
 
 class DeviceTaintSelector(Object):
-    """Which devices: those that are called so, whatever the name where none is given."""
+    """Selects devices by name; a field that is None matches any name."""
 
     driver: str | None = None
     pool: str | None = None
@@ -125,7 +121,7 @@ class DeviceTaintSelector(Object):
 
 class DeviceTaintRuleSpec(Object, rename="camel"):
     device_selector: DeviceTaintSelector | None = None
-    """None selects no device."""
+    """None selects no devices."""
     taint: DeviceTaint = msgspec.field(default_factory=DeviceTaint)
 
 
@@ -133,7 +129,7 @@ class DeviceTaintRule(Named):
     spec: DeviceTaintRuleSpec = msgspec.field(default_factory=DeviceTaintRuleSpec)
 
 
-# What claims ask and have
+# Claims and classes
 
 
 class CelSelector(Object):
@@ -142,7 +138,7 @@ class CelSelector(Object):
 
 class DeviceSelector(Object):
     cel: CelSelector | None = None
-    """None in a selector of a type that Kerf does not know."""
+    """None if the selector is of a type that Kerf does not know."""
 
 
 class DeviceToleration(Object, rename="camel", omit_defaults=True):
@@ -162,7 +158,7 @@ class DerivedAttribute(Object):
 
 
 class ExactRequest(Object, rename="camel"):
-    """A request, or one of the alternatives of a request: then it has a name."""
+    """`ExactDeviceRequest`, or `DeviceSubRequest`; only the latter has a name."""
 
     name: str = ""
     device_class_name: str = ""
@@ -188,13 +184,13 @@ class DeviceConstraint(Object, rename="camel"):
 
 
 class Opaque(Object):
-    """What a driver is told with its device; passed on byte by byte."""
+    """A driver's configuration parameters, passed on byte for byte."""
 
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"null")
 
     def __post_init__(self) -> None:
-        self.parameters = self.parameters.copy()  # else it holds the whole list that it was read from
+        self.parameters = self.parameters.copy()  # a msgspec.Raw view keeps the whole response alive
 
 
 class ClaimConfig(Object):
@@ -237,7 +233,7 @@ class Allocation(Object, rename="camel"):
 
     @property
     def node(self) -> str:
-        """The node that the devices are on, "" where it does not say one node by name."""
+        """The node of the devices; "" if the node selector does not select one node by name."""
         terms = (self.node_selector.node_selector_terms or ()) if self.node_selector else ()
         fields = [field for term in terms for field in term.match_fields or ()]
         values = [field.values or [] for field in fields if (field.key, field.operator) == ("metadata.name", "In")]
@@ -266,7 +262,7 @@ class ResourceClaim(Named):
 
     @property
     def results(self) -> Sequence[AllocatedDevice]:
-        """The devices that it has, those by access for administrators included."""
+        """The claim's allocated devices, including those with admin access."""
         allocation = self.status.allocation
         return (allocation.devices.results or ()) if allocation is not None else ()
 
@@ -286,22 +282,22 @@ class DeviceClass(Named):
 
 
 class DeviceClasses:
-    """As the watch tells of them. Not thread-safe."""
+    """DeviceClasses by name, kept up to date by a watch. Not thread-safe."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, DeviceClass] = {}
         self._names: dict[str, str] = {}  # by uid
         self.version = 0
-        """Grows with every change."""
+        """Increases with every change."""
 
     def upsert(self, item: DeviceClass) -> None:
-        """One was added or changed."""
+        """Add or replace a class."""
         self.by_name[item.metadata.name] = item
         self._names[item.metadata.uid] = item.metadata.name
         self.version += 1
 
     def remove(self, uid: str) -> None:
-        """One is gone; another may have its name by now."""
+        """Remove a class. Its name may already belong to a newer one."""
         name = self._names.pop(uid, "")
         if name and self.by_name[name].metadata.uid == uid:
             del self.by_name[name]
@@ -314,6 +310,6 @@ CLAIMS: Final = Feed("claims", f"{_API}/resourceclaims", ResourceClaim, served_a
 SLICES: Final = Feed("slices", f"{_API}/resourceslices", ResourceSlice, served_at=_API)
 CLASSES: Final = Feed("device classes", f"{_API}/deviceclasses", DeviceClass, served_at=_API)
 RULES: Final = Feed("device taint rules", _RULES, DeviceTaintRule, served_at=f"{_RULES}?limit=1")
-"""From 1.37 on."""
+"""Served since Kubernetes 1.37."""
 TO_ALLOCATE: Final[tuple[Feed[Any], ...]] = (SLICES, CLAIMS, CLASSES)
-"""Without all of these nothing is allocated."""
+"""Kerf allocates nothing until all of these are synced."""

@@ -1,16 +1,9 @@
-"""Devices of pools that Kerf owns: which a node has, which claims have them, and which are held for claims that are
-being written.
-
-Devices that claims have and that their drivers publish no more: what they take of their pool's counters stays taken.
-
-A driver withdraws what is sick, or cut anew, whoever has it. kube-scheduler's allocator forgets it then, and may give
-what overlaps with it.
-"""
+"""Devices of pools that Kerf owns, by node, with the claims that they are allocated to or held for."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import Amount, CounterId, DeviceId, Inventory, NodeDevices, Taking
 from extender.dra.asks import MISSING_CLASS, UnhandledError, read_asks
 from extender.dra.objects import DeviceClass, DeviceClasses, DeviceTaintRule, ResourceClaim, ResourceSlice
@@ -25,13 +18,17 @@ _Consumption = tuple[tuple[CounterId, Amount], ...]
 
 
 class _WithdrawnDevices:
-    """What devices consumed when they were published last, as long as somebody has them. Not thread-safe."""
+    """Counters consumed by allocated devices that are no longer published. Not thread-safe.
+
+    A driver withdraws devices that are unhealthy or repartitioned even if they are allocated. kube-scheduler's
+    allocator then ignores their consumption and may allocate overlapping devices.
+    """
 
     def __init__(self) -> None:
         self._consumed: dict[tuple[str, str], dict[DeviceId, _Consumption]] = {}  # by driver and pool
 
     def remember(self, inventory: Inventory, held: AbstractSet[DeviceId]) -> None:
-        """The slices of these devices, as far as they are in it, are about to change."""
+        """Record the consumption of the `held` devices of an inventory, before its slices change."""
         names = {index: counter for counter, index in inventory.counter_of.items()}
         for device in inventory.index_of.keys() & held:
             consumes = inventory.devices[inventory.index_of[device]].consumes
@@ -39,14 +36,16 @@ class _WithdrawnDevices:
             self._consumed.setdefault(device[:2], {})[device] = consumption
 
     def forget(self, is_used: Callable[[str, str], bool]) -> None:
-        """Pools of which nobody has a device are of no interest."""
+        """Drop pools that have no allocated devices; `is_used` takes a driver and a pool."""
         self._consumed = {pool: known for pool, known in self._consumed.items() if is_used(*pool)}
 
     def taken(
         self, inventory: Inventory, held: Collection[DeviceId]
     ) -> tuple[list[tuple[int, Amount]], tuple[str, ...]]:
-        """What is taken of an inventory's counters by devices that somebody has and that are not in it; and sentences
-        about those of which this process has never seen what they take: all of their pool's counters, it has to be."""
+        """Counters of an inventory consumed by `held` devices that it lacks: (index, amount) pairs, and faults.
+
+        A device whose consumption this process has never seen takes all of its pool's counters and adds a fault.
+        """
         taken: list[tuple[int, Amount]] = []
         faults = []
         for device in sorted(set(held) - inventory.index_of.keys()):
@@ -57,8 +56,8 @@ class _WithdrawnDevices:
             elif counters:
                 taken += [(index, inventory.counters[index]) for index in counters.values()]
                 faults.append(
-                    f"{device.driver}/{device.pool}: device {device.device} is allocated and published no more; until "
-                    "its claim is free, no device that shares counters is given"
+                    f"{device.driver}/{device.pool}: device {device.device} is allocated but no longer published; no "
+                    "device that shares counters is allocated until its claim is deallocated"
                 )
         for pool in {device[:2] for device in held}:
             if known := self._consumed.get(pool):
@@ -67,49 +66,48 @@ class _WithdrawnDevices:
 
 
 class OwnedDevices:
-    """Not thread-safe; every method returns at once. What takes objects in returns the nodes that have changed."""
+    """Not thread-safe; no method blocks. Methods that change state return the names of the nodes affected."""
 
     def __init__(self, slices: NodeSlices) -> None:
         self.slices = slices
-        """What drivers publish."""
+        """The published slices."""
         self._withdrawn = _WithdrawnDevices()
-        self._faults: dict[str, tuple[str, ...]] = {}  # of devices that are withdrawn, by node
-        self._devices: dict[str, NodeDevices] = {}  # by node, as they are now
+        self._faults: dict[str, tuple[str, ...]] = {}  # of withdrawn devices, by node
+        self._devices: dict[str, NodeDevices] = {}  # by node; a cache
         self.claims: dict[str, ResourceClaim] = {}
         """By uid."""
         self.orphans: dict[str, ResourceClaim] = {}
-        """Claims that are gone, by uid, whose pods may have their devices yet: whoever may change a claim may take off
-        what keeps it from being deleted."""
+        """Deleted claims whose pods may still use the devices, by uid: finalizers can be removed early."""
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
-        self._allocated: Index[str] = Index()  # claims by pool
+        self._allocated: Index[str] = Index()  # claim uids by pool
         self.holds: dict[str, Hold] = {}
-        """By a claim's uid."""
+        """By claim uid."""
         self.unhandled: dict[str, str] = {}
-        """Claims of pods that wait that can't be evaluated exactly, by uid: what kind of thing is in the way."""
-        self._held_on: Index[Hold] = Index()  # by node and a claim's uid
+        """Kind (`asks.KINDS`) of each waiting pod's claim that can't be evaluated exactly, by claim uid."""
+        self._held_on: Index[Hold] = Index()  # by node and claim uid
         self._classes = DeviceClasses()
-        self._allotted: set[str] = set()  # claims with devices, for one pod at most
+        self._allotted: set[str] = set()  # allocated claims reserved for at most one pod
 
     # Reading
 
     def devices_on(self, node: str) -> NodeDevices | None:
-        """A node's devices and what is taken of them; None where Kerf owns none."""
+        """A node's devices and their allocations; None if Kerf owns none."""
         inventory = self.slices.pools_on(node).inventory
         if not inventory.devices:
             return None
         known = self._devices.get(node)
         if known is None:
-            elsewhere, self._faults[node] = self._withdrawn.taken(inventory, self._held(node))
-            known = self._devices[node] = NodeDevices.of(inventory, self._taken(node, inventory), elsewhere)
+            withdrawn, self._faults[node] = self._withdrawn.taken(inventory, self._held(node))
+            known = self._devices[node] = NodeDevices.of(inventory, self._taken(node, inventory), withdrawn)
         return known
 
     def faults_on(self, node: str) -> tuple[str, ...]:
-        """Why devices of a node's pools can't be used."""
+        """Why devices of a node's pools can't be allocated."""
         self.devices_on(node)
         return self.slices.pools_on(node).faults + self._faults.get(node, ())
 
     def pools_on(self, node: str) -> tuple[PoolState, ...]:
-        """A node's pools, whoever allocates their devices."""
+        """A node's pools, including those that Kerf does not own."""
         return self.slices.pools_on(node).states
 
     def nodes(self) -> Collection[str]:
@@ -121,7 +119,7 @@ class OwnedDevices:
         return self.claims.get(self._claim_at.get(key, ""))
 
     def claims_on(self, node: str) -> Iterator[ResourceClaim]:
-        """Claims that have devices of a node's pools, those that are gone while their pods run included."""
+        """Claims with devices of a node's pools, including orphans."""
         seen: set[str] = set()
         for pool in self.slices.names_on(node):
             for uid in self._allocated.of(pool):
@@ -130,12 +128,12 @@ class OwnedDevices:
                     yield self._claim(uid)
 
     def holds_on(self, node: str) -> Mapping[str, Hold]:
-        """What is held of a node's devices, by a claim's uid."""
+        """Holds on a node's devices, by claim uid."""
         return self._held_on.of(node)
 
     @property
     def version(self) -> int:
-        """Grows when other claims may be met than before."""
+        """Increases when the set of satisfiable claims may have changed."""
         return self.slices.version + self._classes.version
 
     @property
@@ -144,16 +142,16 @@ class OwnedDevices:
         return self._classes.by_name
 
     def inventory_on(self, node: str) -> Inventory:
-        """The devices of a node that Kerf allocates."""
+        """A node's devices that Kerf allocates."""
         return self.slices.pools_on(node).inventory
 
-    def claims_of(self, pod: objects.Pod, is_kerfs: Callable[[DevicesAsked], bool | None]) -> PodClaims:
-        """The claims of a pod as they are now; `is_kerfs` tells whether Kerf allocates what is asked.
+    def claims_of(self, pod: objects.Pod, is_kerfs: Callable[[DeviceClaims], bool | None]) -> PodClaims:
+        """A pod's claims. `is_kerfs` returns whether Kerf allocates the request, None if that is not known yet.
 
-        Raises RequestError where what they ask can't be evaluated exactly and Kerf owns all devices that there are.
+        Raises RequestError if a claim can't be evaluated exactly and Kerf owns all devices.
         """
         claims, missing = self._named(pod)
-        # Refused as kube-scheduler does: whoever holds its deletion up might have it tried again for ever.
+        # A claim being deleted counts as missing, like in kube-scheduler: a finalizer could block deletion forever.
         missing = missing or next((claim.metadata.name for claim in claims if claim.metadata.deletion_timestamp), "")
         allocated = tuple(claim for claim in claims if claim.status.allocation is not None)
         ours: list[ResourceClaim] = []
@@ -168,11 +166,11 @@ class OwnedDevices:
         return PodClaims(allocated, tuple(ours), asked, missing, tuple(left))
 
     def named(self, pod: objects.Pod) -> list[ResourceClaim]:
-        """The claims of a pod that exist, in its order."""
+        """A pod's existing claims, in the pod's order."""
         return self._named(pod)[0]
 
     def allotted(self) -> Iterator[tuple[ResourceClaim, str]]:
-        """Claims that have devices of pools that Kerf owns, for one pod at most; with the node of these."""
+        """Claims with devices of Kerf's pools that are reserved for at most one pod, with the devices' node."""
         for uid in self._allotted:
             nodes = {node for pool in pools_of(self.claims[uid]) for node in self.slices.nodes_of(pool)}
             owned = [node for node in nodes if self.inventory_on(node).devices]
@@ -185,7 +183,7 @@ class OwnedDevices:
         missing = ""
         for item in pod.spec.resource_claims or ():
             if item.name in generated and not generated[item.name]:
-                continue  # its template makes no claim for this pod
+                continue  # an empty name in the status: the pod needs no claim
             name = item.resource_claim_name or generated.get(item.name) or ""
             claim = self.claims.get(self._claim_at.get(f"{pod.metadata.namespace}/{name}", ""))
             if claim is None:
@@ -194,8 +192,11 @@ class OwnedDevices:
                 claims[claim.metadata.uid] = claim
         return list(claims.values()), missing
 
-    def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DevicesAsked], bool | None]) -> bool | None:
-        """Whether Kerf allocates for a claim: what can't be evaluated exactly is left to whoever else has devices."""
+    def _is_kerfs(self, claim: ResourceClaim, is_kerfs: Callable[[DeviceClaims], bool | None]) -> bool | None:
+        """Whether Kerf allocates a claim. One that can't be evaluated exactly is left to kube-scheduler, if it can.
+
+        Raises UnhandledError if it can't: Kerf owns all devices, or the class is missing.
+        """
         try:
             asked = read_asks([claim], self.classes)
             self.unhandled.pop(claim.metadata.uid, None)
@@ -218,13 +219,13 @@ class OwnedDevices:
                         yield Taking(index, capacity)
 
     def _held(self, node: str) -> set[DeviceId]:
-        """Devices of a node's pools that claims have, or are about to get."""
+        """Devices of a node's pools that are allocated or held."""
         allocated = (device for claim in self.claims_on(node) for device in devices_of(claim))
         holds = self._held_on.of(node).values()
         return {*allocated, *(device for hold in holds for device, _ in hold.devices)}
 
-    def _changes(self, *pools: str) -> None:
-        """Slices of these pools are about to change."""
+    def _before_change(self, *pools: str) -> None:
+        """Record allocated devices' consumption before the slices of these pools change."""
         for pool in set(pools):
             held = {device for uid in self._allocated.of(pool) for device in devices_of(self._claim(uid))}
             held |= {device for hold in self.holds.values() for device, _ in hold.devices}
@@ -236,32 +237,32 @@ class OwnedDevices:
         return self.claims.get(uid) or self.orphans[uid]
 
     def has_gpus(self, node: str) -> bool:
-        """Whether Kerf allocates GPUs of a node."""
+        """Whether Kerf allocates GPUs on a node."""
         return any(device.gpu >= 0 for device in self.inventory_on(node).devices)
 
     # Holding
 
     def hold(self, uid: str, hold: Hold) -> set[str]:
-        """Hold devices for a claim, from before it is written."""
-        changed = self.let_go(uid)
+        """Hold devices for a claim before its allocation is written."""
+        changed = self.release_hold(uid)
         self.holds[uid] = hold
         self._held_on.put(hold.node, uid, hold)
         return changed | self._forget({hold.node})
 
-    def let_go(self, uid: str) -> set[str]:
-        """A claim says itself what it has, or will never have what was held for it."""
+    def release_hold(self, uid: str) -> set[str]:
+        """Release a claim's hold: its allocation was written, or never will be."""
         hold = self.holds.pop(uid, None)
         if hold is None:
             return set()
         self._held_on.pop(hold.node, uid)
         return self._forget({hold.node})
 
-    # What the watches tell
+    # Watch events
 
     def upsert(self, item: objects.Named) -> set[str]:
-        """An object was added or changed."""
+        """Add or replace an object."""
         if isinstance(item, ResourceSlice):
-            self._changes(self.slices.pool_of(item.metadata.uid), pool_of(item))
+            self._before_change(self.slices.pool_of(item.metadata.uid), pool_of(item))
         if isinstance(item, ResourceSlice | DeviceTaintRule):
             return self._forget(self.slices.upsert(item))
         if isinstance(item, ResourceClaim):
@@ -271,13 +272,13 @@ class OwnedDevices:
         return set()
 
     def remove(self, kind: type, uid: str) -> set[str]:
-        """An object is gone."""
+        """Remove an object."""
         if kind is ResourceClaim:
-            return self._claim_gone(uid)
+            return self._claim_deleted(uid)
         if kind is DeviceClass:
             self._classes.remove(uid)
             return set()
-        self._changes(self.slices.pool_of(uid))
+        self._before_change(self.slices.pool_of(uid))
         return self._forget(self.slices.remove(uid))
 
     def _upsert_claim(self, claim: ResourceClaim) -> set[str]:
@@ -293,11 +294,11 @@ class OwnedDevices:
         return self._forget(changed)
 
     def forget_orphan(self, uid: str) -> set[str]:
-        """The pods of a claim that is gone are gone, too."""
+        """Forget a deleted claim whose pods are gone as well."""
         claim = self.orphans.pop(uid, None)
         return set() if claim is None else self._unallocate(claim)
 
-    def _claim_gone(self, uid: str) -> set[str]:
+    def _claim_deleted(self, uid: str) -> set[str]:
         claim = self.claims.get(uid)
         if claim is None or not (pools_of(claim) and claim.status.reserved_for):
             return self._remove_claim(uid)

@@ -1,10 +1,10 @@
-"""The ResourceClaims of pods, and devices that are held for them."""
+"""Pods' ResourceClaims, and devices held for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import Amount, DeviceId
 from extender.dra.objects import ResourceClaim
 from extender.kube import objects
@@ -14,47 +14,45 @@ Amounts = tuple[tuple[str, Amount], ...]
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Devices of a node that a claim is to have, until the claim itself says so or it is certain that it never will."""
+    """Devices held for a claim until its allocation is written or has definitely failed."""
 
     node: str
     devices: tuple[tuple[DeviceId, Amounts], ...]
-    """By their names, for an inventory may be read anew meanwhile; of shareable ones how much of each capacity."""
+    """By id, since the inventory may be reread meanwhile; for shareable devices with the amount of each capacity."""
     claim: ResourceClaim
-    """As it was when that was decided."""
+    """The claim at the time of the decision."""
     pod: objects.Pod
-    """Whom it is for."""
     allocation: Mapping[str, Any]
-    """What is to be written on it."""
+    """The `status.allocation` to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """The claims of one pod."""
+    """One pod's claims."""
 
     allocated: tuple[ResourceClaim, ...] = ()
-    """Those that have their devices."""
     unallocated: tuple[ResourceClaim, ...] = ()
-    """Those that Kerf has to find devices for."""
-    asked: DevicesAsked | None = None
-    """What these ask, in their order; None when there are none."""
+    """Unallocated claims that Kerf allocates."""
+    asked: DeviceClaims | None = None
+    """The requests of `unallocated`, in that order; None if there are none."""
     missing: str = ""
-    """The first that does not exist yet."""
+    """The first claim that does not exist yet."""
     left: tuple[ResourceClaim, ...] = ()
-    """Those without devices that are kube-scheduler's to allocate."""
+    """Unallocated claims that kube-scheduler allocates."""
     undecided: str = ""
-    """One of which it is not known yet whose it is to allocate."""
+    """A claim of which it is not known yet who allocates it."""
 
     @property
     def places(self) -> list[objects.NodeSelector]:
-        """Where the devices are that it has: it may go nowhere else."""
+        """Node selectors of the allocated claims; the pod must match all of them."""
         allocations = (claim.status.allocation for claim in self.allocated)
-        return [found.node_selector for found in allocations if found and found.node_selector]
+        return [allocation.node_selector for allocation in allocations if allocation and allocation.node_selector]
 
 
 NO_CLAIMS = PodClaims()
 
 
 def claim_keys(pod: objects.Pod) -> list[str]:
-    """`namespace/name` of the ResourceClaims that a pod names, or that were made for it."""
+    """`namespace/name` of the ResourceClaims that a pod references, or that were created for it."""
     named = (*(pod.spec.resource_claims or ()), *(pod.status.resource_claim_statuses or ()))
     return [f"{pod.metadata.namespace}/{item.resource_claim_name}" for item in named if item.resource_claim_name]

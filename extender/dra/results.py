@@ -1,9 +1,7 @@
-"""What is allocated to a claim, in the words of its status.
+"""Writes and reads a claim's `status.allocation`.
 
-As kube-scheduler writes it: kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/incubating`, the end of
-`Allocate`, and `createNodeSelector`.
-
-Quantities as Kubernetes parses them: `ParseQuantity` of `k8s.io/apimachinery/pkg/api/resource`.
+It is written like kube-scheduler's: kubernetes 1.37.2 `dynamic-resource-allocation/structured/internal/incubating`, the
+end of `Allocate`, and `createNodeSelector`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +23,9 @@ _LARGEST: Final = 2**63 - 1
 
 
 def amount_of(quantity: str | int | float) -> Amount:
-    """A quantity, exactly: to a billionth, rounded up as Kubernetes does, and in powers of 1024 no more than it keeps.
+    """A quantity as `ParseQuantity` of `k8s.io/apimachinery/pkg/api/resource` reads it. Raises ValueError if invalid.
 
-    Raises ValueError for what is none.
+    It is rounded up to a billionth; with a binary suffix it is at most 2**63 - 1.
     """
     text = str(quantity)
     exact = parse_quantity(text)
@@ -43,7 +41,7 @@ def amount_of(quantity: str | int | float) -> Amount:
 _FROM_CLASS: Final = "FromClass"
 _FROM_CLAIM: Final = "FromClaim"
 _BINARY: Final = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_FRACTIONS: Final = ("", "m", "u", "n")
+_DECIMAL: Final = ("", "m", "u", "n")
 
 
 def allocation_of(
@@ -55,10 +53,10 @@ def allocation_of(
     now: float,
     new_share: Callable[[], str] = lambda: str(uuid4()),
 ) -> dict[str, Any]:
-    """`status.allocation` of a claim that is given devices of a node, for msgspec to encode.
+    """The `status.allocation` of a claim for devices of a node, to be encoded by msgspec.
 
-    `now` is Unix time; `new_share` makes the id of a part of a shareable device. Raises KeyError when the claim does
-    not ask for what is given, or its class is gone.
+    `now` is Unix time; `new_share` returns a share ID for a shareable device. Raises KeyError if the claim lacks a
+    request of `given`, or a class is gone.
     """
     asked = dict(_requests(claim))
     results = [_result(asked[item.request], item, inventory, new_share) for item in given]
@@ -76,7 +74,7 @@ def allocation_of(
 
 
 def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest]]:
-    """Requests, and alternatives as `request/alternative`."""
+    """Requests by name; alternatives are named `request/alternative`."""
     for request in claim.spec.devices.requests or ():
         if request.exactly:
             yield request.name, request.exactly
@@ -85,9 +83,9 @@ def _requests(claim: ResourceClaim) -> Iterator[tuple[str, ExactRequest]]:
 
 
 def _chosen(claim: ResourceClaim, given: Iterable[Given]) -> dict[str, str]:
-    """Which request or alternative is given, of each request of the claim."""
-    of = {item.request.partition("/")[0]: item.request for item in given}
-    return {request.name: of[request.name] for request in claim.spec.devices.requests or ()}
+    """The allocated request or alternative, by the name of the claim's request."""
+    allocated = {item.request.partition("/")[0]: item.request for item in given}
+    return {request.name: allocated[request.name] for request in claim.spec.devices.requests or ()}
 
 
 # Results
@@ -110,25 +108,25 @@ def _result(request: ExactRequest, given: Given, inventory: Inventory, new_share
 
 
 def _quantity(amount: Amount, asked: str | int | float | None) -> str:
-    """An amount, in the author's words where it is as much as asked."""
+    """An amount as a quantity, spelled as in the request if equal."""
     if asked is not None and amount_of(asked) == amount:
         return str(asked)
     return _format_quantity(amount)
 
 
 def _format_quantity(amount: Amount) -> str:
-    """A canonical quantity: by powers of 1024 where there are some, else as a number."""
+    """A canonical quantity, with a binary suffix if it divides evenly. Raises ValueError below a billionth."""
     value = Fraction(amount)
-    power = next((power for power in range(len(_FRACTIONS)) if (value * 1000**power).denominator == 1), None)
+    power = next((power for power in range(len(_DECIMAL)) if (value * 1000**power).denominator == 1), None)
     if power is None:
-        raise ValueError(f"{amount} is no quantity")
+        raise ValueError(f"{amount} is not a quantity")
     number, binary = int(value * 1000**power), ""
     if not power:
         for larger in _BINARY:
             if number == 0 or number % 1024:
                 break
             number, binary = number // 1024, larger
-    return f"{number}{_FRACTIONS[power] or binary}"
+    return f"{number}{_DECIMAL[power] or binary}"
 
 
 # Config
@@ -137,17 +135,17 @@ def _format_quantity(amount: Amount) -> str:
 def _of_classes(
     chosen: Mapping[str, str], asked: Mapping[str, ExactRequest], classes: Mapping[str, DeviceClass]
 ) -> Iterator[dict[str, Any]]:
-    """The config of each class once, with all requests that it is for."""
+    """Each class's config once, with all requests that use the class."""
     requests: dict[str, list[str]] = {}
     for name in chosen.values():
         requests.setdefault(asked[name].device_class_name, []).append(name)
-    for name, of in requests.items():
+    for name, of_class in requests.items():
         for config in classes[name].spec.config or ():
-            yield _config(_FROM_CLASS, of, config.opaque)
+            yield _config(_FROM_CLASS, of_class, config.opaque)
 
 
 def _of_claim(claim: ResourceClaim, chosen: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """What of the claim's own config is for a request or alternative that is given, or for all."""
+    """The claim's config for allocated requests or alternatives, or for all requests."""
     names = {*chosen, *chosen.values()}
     for config in claim.spec.devices.config or ():
         if not config.requests or not names.isdisjoint(config.requests):
@@ -155,25 +153,25 @@ def _of_claim(claim: ResourceClaim, chosen: Mapping[str, str]) -> Iterator[dict[
 
 
 def _config(source: str, requests: Sequence[str], opaque: Opaque | None) -> dict[str, Any]:
-    of_driver = {"opaque": {"driver": opaque.driver, "parameters": opaque.parameters}} if opaque else {}
-    return {"source": source, "requests": list(requests), **of_driver}
+    parameters = {"opaque": {"driver": opaque.driver, "parameters": opaque.parameters}} if opaque else {}
+    return {"source": source, "requests": list(requests), **parameters}
 
 
 def _for_all(config: dict[str, Any], chosen: Mapping[str, str]) -> dict[str, Any]:
-    """What is for every request names none."""
+    """A config without its list of requests if it applies to all of them."""
     named = config["requests"]
     if all(request in named or given in named for request, given in chosen.items()):
         named = []
     return {key: value for key, value in config.items() if key != "requests"} | ({"requests": named} if named else {})
 
 
-# What is allocated already
+# Existing allocations
 
 
 def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...]:
-    """What a claim takes of an inventory; nothing while it has no allocation, and by access for administrators.
+    """The devices of an inventory that a claim takes; none with admin access or without an allocation.
 
-    What is not understood is taken as a whole.
+    A device whose consumed capacity can't be read is taken whole.
     """
     takings = []
     for result in claim.results:
@@ -184,18 +182,18 @@ def takings_of(claim: ResourceClaim, inventory: Inventory) -> tuple[Taking, ...]
 
 
 def devices_of(claim: ResourceClaim) -> Iterator[DeviceId]:
-    """The devices that a claim has; none by access for administrators."""
+    """A claim's allocated devices, except those with admin access."""
     taken = (result for result in claim.results if not result.admin_access)
     return (DeviceId(result.driver, result.pool, result.device) for result in taken)
 
 
 def pools_of(claim: ResourceClaim) -> Sequence[str]:
-    """The pools of which a claim has devices, `driver/pool`, by access for administrators too."""
+    """The pools of a claim's allocated devices, `driver/pool`, including those with admin access."""
     return sorted({f"{result.driver}/{result.pool}" for result in claim.results})
 
 
 def _consumed(device: Device, result: AllocatedDevice) -> tuple[tuple[str, Amount], ...]:
-    """What is taken of the capacity of a shareable device."""
+    """The capacity that a result takes of a shareable device; () of any other."""
     if not device.shareable:
         return ()
     try:
@@ -205,5 +203,5 @@ def _consumed(device: Device, result: AllocatedDevice) -> tuple[tuple[str, Amoun
     else:
         if result.share_id is not None:
             return tuple(sorted(consumed.items()))
-    # Given as a whole before it was shareable: kube-scheduler gives no part of it, even where that asks for nothing.
+    # Allocated before the device became shareable: kube-scheduler shares nothing of it.
     return WHOLE

@@ -1,4 +1,4 @@
-"""What drivers publish of each node, as the watches tell of it."""
+"""ResourceSlices by node, kept up to date by watches."""
 
 from collections.abc import Collection
 from functools import partial
@@ -13,8 +13,7 @@ _NO_POOLS = NodePools()
 
 
 class NodeSlices:
-    """ResourceSlices, read with the DeviceTaintRules that there are. What takes objects in returns the nodes that have
-    changed."""
+    """ResourceSlices, read together with DeviceTaintRules. Methods that change state return the affected nodes."""
 
     def __init__(self, reading: NodeReading) -> None:
         self._read = partial(read_pools, reading=reading, gpus_alone=not reading.allocates)
@@ -24,7 +23,7 @@ class NodeSlices:
         self._pools: dict[str, NodePools] = {}  # by node
         self._rules: dict[str, DeviceTaintRule] = {}  # by uid
         self.version = 0
-        """Grows with every change."""
+        """Increases with every change."""
         self._all_owned: bool | None = None
 
     def nodes(self) -> Collection[str]:
@@ -32,16 +31,16 @@ class NodeSlices:
         return self._pools.keys()
 
     def pool_of(self, uid: str) -> str:
-        """The pool of a slice, `driver/pool`; "" where it is unknown."""
+        """A slice's pool, `driver/pool`; "" if the slice is unknown."""
         item = self._slices.get(uid)
         return "" if item is None else pool_of(item)
 
     def pools_on(self, node: str) -> NodePools:
-        """What a node has."""
+        """A node's pools."""
         return self._pools.get(node, _NO_POOLS)
 
     def names_on(self, node: str) -> list[str]:
-        """A node's pools, `driver/pool`."""
+        """The names of a node's pools, `driver/pool`."""
         return sorted(set(self._names_on.of(node).values()))
 
     def nodes_of(self, pool: str) -> set[str]:
@@ -49,7 +48,7 @@ class NodeSlices:
         return {item.spec.node_name for item in self._in_pool.of(pool).values() if item.spec.node_name}
 
     def all_owned(self) -> bool:
-        """Whether all devices that there are are Kerf's."""
+        """Whether there are devices, and all of them are Kerf's."""
         if self._all_owned is None:
             pools = self._pools.values()
             owned, others = any(item.inventory.devices for item in pools), any(item.others for item in pools)
@@ -57,33 +56,33 @@ class NodeSlices:
         return self._all_owned
 
     def inventories(self) -> list[tuple[Inventory, bool]]:
-        """The devices of each node, and whether some are others' to give."""
+        """Each node's inventory, and whether the node has pools of other schedulers."""
         return [(pools.inventory, pools.others) for pools in self._pools.values()]
 
     def upsert(self, item: ResourceSlice | DeviceTaintRule) -> set[str]:
-        """An object was added or changed."""
+        """Add or replace an object."""
         uid = item.metadata.uid
         if isinstance(item, DeviceTaintRule):
             known = self._rules.get(uid)
             self._rules[uid] = item
             if known is not None and known.spec == item.spec:
-                return set()  # its status tells how far it has come
-            return self._read_again(self._selected(item) | (self._selected(known) if known is not None else set()))
+                return set()  # only its status changed
+            return self._reread(self._selected(item) | (self._selected(known) if known is not None else set()))
         changed = self._drop(uid)
         self._slices[uid] = item
         self._in_pool.put(pool_of(item), uid, item)
         if item.spec.node_name:
             self._names_on.put(item.spec.node_name, uid, pool_of(item))
-        return self._read_again(changed | self.nodes_of(pool_of(item)))
+        return self._reread(changed | self.nodes_of(pool_of(item)))
 
     def remove(self, uid: str) -> set[str]:
-        """An object is gone."""
+        """Remove an object."""
         if (rule := self._rules.pop(uid, None)) is not None:
-            return self._read_again(self._selected(rule))
-        return self._read_again(self._drop(uid))
+            return self._reread(self._selected(rule))
+        return self._reread(self._drop(uid))
 
     def _selected(self, rule: DeviceTaintRule) -> set[str]:
-        """Nodes of which a rule may select devices."""
+        """Nodes whose devices a rule may select."""
         selector = rule.spec.device_selector
         driver = selector.driver if selector is not None else None
         names = self._in_pool.groups()
@@ -99,7 +98,7 @@ class NodeSlices:
             self._names_on.pop(item.spec.node_name, uid)
         return nodes
 
-    def _read_again(self, nodes: set[str]) -> set[str]:
+    def _reread(self, nodes: set[str]) -> set[str]:
         rules = list(self._rules.values())
         for node in nodes:
             if names := self.names_on(node):
@@ -113,5 +112,5 @@ class NodeSlices:
 
 
 def pool_of(item: ResourceSlice) -> str:
-    """The pool of a slice, `driver/pool`."""
+    """A slice's pool, `driver/pool`."""
     return f"{item.spec.driver}/{item.spec.pool.name}"

@@ -1,4 +1,4 @@
-"""Who has which devices of a node: ResourceClaims, and the pods that they are reserved for. For people."""
+"""Which claims and pods use a node's devices, for display."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ from extender.dra.pod_claims import Hold
 
 _ALLOCATED = "allocated"
 HELD = "being allocated"
-"""Kerf has decided it, and the claim does not say so yet."""
-_GONE = "allocated to a claim that is gone"
+"""Kerf has decided the allocation, but it is not on the claim yet."""
+_DELETED = "allocated to a claim that is gone"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A device of a node that a claim has, or a part of one."""
+    """A device, or a share of one, that a claim uses."""
 
     device: str
     driver: str
     pool: str
     gpu: int
-    """Index of the GPU that it is, or is a part of; -1 where it is none or that is not known."""
+    """The device's GPU index on its node; -1 if none or unknown."""
     kind: str
-    """What it is called among its like; "" where Kerf does not own it."""
+    """The type of device, such as a partition profile; "" if Kerf does not own it."""
     claim: str
     """`namespace/name`."""
     pods: tuple[str, ...]
-    """`namespace/name` of those that may use it."""
+    """`namespace/name` of the pods in the claim's reservedFor."""
     state: str
     admin: bool = False
-    """Whether the claim only looks at it."""
+    """Whether the claim has admin access."""
 
 
 def uses_of(
@@ -42,18 +42,18 @@ def uses_of(
     pools: frozenset[tuple[str, str]],
     gone: frozenset[str] = frozenset(),
 ) -> list[DeviceUse]:
-    """All uses of one node's devices, by GPU and name.
+    """All uses of one node's devices, sorted by GPU and name.
 
-    `gpu_of` is the GPU of each device of the driver of the node's GPUs; `pools` are the node's, by driver and
-    name; `gone` are uids of claims that are deleted.
+    `gpu_of` is the GPU index by device of the GPU driver; `pools` are the node's (driver, pool) pairs; `gone` are uids
+    of deleted claims.
     """
-    found = list(_of_claims(claims, inventory, gpu_of, pools, gone))
-    told = {claim.metadata.uid for claim in claims}
+    uses = list(_of_claims(claims, inventory, gpu_of, pools, gone))
+    listed = {claim.metadata.uid for claim in claims}
     for uid, hold in holds.items():
-        if uid not in told:
+        if uid not in listed:
             pods = (hold.pod.key,)
-            found += [_use(device, inventory, gpu_of, hold.claim.key, pods, HELD) for device, _ in hold.devices]
-    return sorted(found, key=lambda use: (use.gpu < 0, use.gpu, use.driver, use.pool, use.device, use.claim))
+            uses += [_use(device, inventory, gpu_of, hold.claim.key, pods, HELD) for device, _ in hold.devices]
+    return sorted(uses, key=lambda use: (use.gpu < 0, use.gpu, use.driver, use.pool, use.device, use.claim))
 
 
 def _of_claims(
@@ -65,7 +65,7 @@ def _of_claims(
 ) -> Iterator[DeviceUse]:
     for claim in claims:
         pods = tuple(f"{claim.metadata.namespace}/{one.name}" for one in claim.status.reserved_for or () if one.name)
-        state = _GONE if claim.metadata.uid in gone else _ALLOCATED
+        state = _DELETED if claim.metadata.uid in gone else _ALLOCATED
         for result in claim.results:
             if (result.driver, result.pool) in pools:
                 device = DeviceId(result.driver, result.pool, result.device)

@@ -1,1 +1,1 @@
-"""Why a pod is where it is, or waits, and what would change that."""
+"""Explains why a pod is on its node or pending, and what would change that."""

@@ -1,14 +1,14 @@
-"""What is answered about pods and nodes: each key once, with an example of it where a type alone tells little.
+"""JSON keys of answers about pods and nodes, with examples where a type alone says little.
 
-Answers are dictionaries with these keys. The OpenAPI description and its examples are made of the types, mypy holds to
-them who makes and who prints answers, and kubectl's plugin, which has the standard library alone, imports them too.
-Parts that differ from pod to pod are left open: docs/reference/ has their keys.
+The OpenAPI description and its examples are generated from these types, and mypy checks both the server and the
+commands against them. kubectl's plugin imports them too, so only the standard library is used here. Parts that differ
+from pod to pod are untyped: docs/reference/ has their keys.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 State = Literal["running", "starting", "ending", "held", "placing", "pending", "gated"]
-"""How a pod is, see `workloads`."""
+"""State of a pod, see `workloads`."""
 By = Literal["pod", "owner", "namespace"]
 Sort = Literal["idle", "gpus", "load", "age", "priority", "pods", "name"]
 
@@ -22,7 +22,7 @@ class Remedy(TypedDict):
 
 
 class WaitingPod(TypedDict):
-    """A pod without a node, in short: as the page lists it."""
+    """A summary of a pending pod, for the page's list."""
 
     pod: _Pod
     request: Annotated[str, "8 GPUs of model h100"]
@@ -49,7 +49,7 @@ class PendingList(TypedDict):
 
 
 class GpuSums(TypedDict):
-    """Of the GPUs of some nodes."""
+    """Sums over the GPUs of some nodes."""
 
     gpus: Annotated[int, 8]
     gpusBooked: Annotated[float, 4.0]
@@ -137,7 +137,7 @@ class WorkloadGroup(WorkloadSums):
 
 
 class WorkloadNames(TypedDict):
-    """Of each kind those that have the text of `q` in their own names."""
+    """Names that contain the text of `q`, by kind."""
 
     pods: list[str]
     owners: list[str]

@@ -1,4 +1,4 @@
-"""What counts GPU-hours, as those see it who tell of pods: a part does."""
+"""The interface of the part that counts GPU-hours."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,24 +9,24 @@ from extender.explain.stranded import Stranding
 
 
 class CountsGpuHours(Protocol):
-    """Knows for how long holders have been idle, and what is stranded."""
+    """Knows how long holders have been idle, and how much is stranded."""
 
     @property
     def occupants(self) -> Occupants:
-        """Who has what now."""
+        """Which holders have which GPUs now."""
 
     @property
     def stranding(self) -> Stranding | None:
-        """What tells how much is stranded; None while others lead."""
+        """Computes stranded capacity; None on standbys."""
 
     @property
     def idle_after_s(self) -> float:
-        """For how long a pod has to be idle to be told of as such."""
+        """Seconds after which a pod is reported as idle."""
 
     def idle_s(self, now: float, num_holders: int) -> Floats:
-        """(U,) for how long each of so many holders has been idle; NaN for those that are not."""
+        """(U,) seconds for which each holder has been idle; NaN for busy ones."""
 
 
 def stranding_in(counts: Callable[[], CountsGpuHours | None]) -> Callable[[], Stranding | None]:
-    """What tells how much is stranded, where GPU-hours are counted; `counts` is what counts them, if anything does."""
-    return lambda: None if (found := counts()) is None else found.stranding
+    """A function that returns the current Stranding, or None if GPU-hours are not counted."""
+    return lambda: None if (counter := counts()) is None else counter.stranding

@@ -1,4 +1,4 @@
-"""Why: rendered from kept decisions only when somebody asks, so that the hot path pays nothing."""
+"""Explains kept decisions. Rendered on request only, so that decisions themselves stay fast."""
 
 import logging
 from collections import Counter, OrderedDict
@@ -13,11 +13,11 @@ from extender.core.clusters import WHOLE_MILLI, Mask, Rows
 from extender.core.decisions import ranked
 from extender.core.evaluations import Evaluation
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_fits import devices_at, why_not, why_not_on
+from extender.core.fit.device_fits import devices_at, explain_no_fit, explain_no_fit_on
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.fit.relaxations import obstacles
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.resources.requests import GpuRequest
 from extender.explain.answers import Explanation
 from extender.explain.fixes import Question, now
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 _MAX_REMEMBERED: Final = 4096
 _MAX_NODES_IN_LOG: Final = 20
 _MAX_DEVICE_TEXTS: Final = 200
-"""Nodes of which it is told exactly what keeps ResourceClaims from their devices."""
+"""Nodes for which the exact obstacle to ResourceClaims is reported."""
 _NUMBER_BITS: Final = 48  # of the number behind a reason; units and MiB both stay far below
 
 
 def failures(placement: Placement) -> tuple[dict[str, str], dict[str, str]]:
-    """Why candidates fail, by name: where eviction of other pods may help, and where it can't."""
+    """Why candidates fail, by node name: those where evicting pods may help, and those where it can't."""
     decision, node_names = placement.decision, placement.cluster.node_names
     texts, which = _texts(placement)
     reason = decision.evaluation.reason
@@ -56,7 +56,7 @@ def _texts(placement: Placement) -> tuple[list[str], Rows]:
 
 
 def _texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], Rows]:
-    """The few different sentences about R rows, and (R,) which of them is each row's."""
+    """The distinct sentences about R rows, and (R,) the index of each row's sentence."""
     keys = evaluation.reason.astype(np.int64) << _NUMBER_BITS | evaluation.available
     distinct, which = np.unique(keys, return_inverse=True)
     mask = (1 << _NUMBER_BITS) - 1
@@ -64,13 +64,12 @@ def _texts_of(request: GpuRequest, evaluation: Evaluation) -> tuple[list[str], R
 
 
 def explain(question: Question) -> Explanation:
-    """A decision in full: what was asked, what was decided, and every candidate with its GPUs; its sentence is of a
-    pod that has its node."""
+    """A decision in full: request, result, and every candidate with its GPUs. Its sentence assumes a placed pod."""
     placement, decision = question.placement, question.placement.decision
     rows, evaluation = offered_rows(placement)
     scores = scores_of(placement.cluster, decision, rows, evaluation)
     nodes = _candidates(placement, question.rules, question.policy.rules, scores)
-    ranking = None  # what the score of the winner is made of, where the policy can say
+    ranking = None  # parts of the winner's score, if the policy provides them
     if decision.terms is not None and decision.best is not None:
         ranking = _with_meanings(decision.terms(placement.cluster, decision.request, decision.best))
     return {
@@ -100,14 +99,14 @@ def explain(question: Question) -> Explanation:
     }
 
 
-def _with_meanings(told: Mapping[str, Any]) -> dict[str, Any]:
-    """What moved the learned score, with the features in words."""
-    features = [one | {"meaning": FEATURE_WORDS.get(one["feature"], "")} for one in told.get("features", ())]
-    return {**told, "features": features} if features else dict(told)
+def _with_meanings(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """The terms of a learned score, with descriptions of its features."""
+    features = [one | {"meaning": FEATURE_WORDS.get(one["feature"], "")} for one in terms.get("features", ())]
+    return {**terms, "features": features} if features else dict(terms)
 
 
 def offered_rows(placement: Placement) -> tuple[Rows, Evaluation]:
-    """Rows of the candidates, in the order of the request, and how they did."""
+    """Rows of the candidates, in the order of the call, and their evaluation."""
     decision, names = placement.decision, placement.cluster.node_names
     if placement.offered is None:
         return decision.rows, decision.evaluation
@@ -117,26 +116,26 @@ def offered_rows(placement: Placement) -> tuple[Rows, Evaluation]:
 
 
 def _lacks(placement: Placement) -> str | None:
-    """What ResourceClaims lack on the node that comes nearest; None where it is told otherwise."""
+    """What ResourceClaims lack on the nearest node; None for other requests or if a node fits."""
     decision, evaluation = placement.decision, placement.decision.evaluation
     if decision.request.devices is None or evaluation.fits.any() or not len(decision.rows):
         return None
-    return why_not(placement.cluster, decision.request.devices, decision.rows, evaluation.reason)
+    return explain_no_fit(placement.cluster, decision.request.devices, decision.rows, evaluation.reason)
 
 
 def _candidates(
     placement: Placement, rules: ObservedRules, counted: ObservedRules | None, scores: Scores
 ) -> list[dict[str, Any]]:
-    """How each candidate did, in the order of the request; nodes that Kerf does not know come last."""
+    """JSON data of each candidate, in the order of the call; nodes unknown to Kerf come last."""
     decision, cluster, names = placement.decision, placement.cluster, placement.cluster.node_names
     rows, evaluation = scores.rows, scores.evaluation
     texts, which = _texts_of(decision.request, evaluation)
-    seen = counting_observed(cluster, counted)
+    seen = with_observed_usage(cluster, counted)
     ranks = {row: rank for rank, row in enumerate(ranked(seen, rows, evaluation), 1)}
     checked = fit(seen, decision.request, rows)
     numbers = (rows, evaluation.reason, evaluation.available, evaluation.score, which)
     units = (checked.free_units, checked.taken_units, cluster.untracked_units[rows])
-    found: list[dict[str, Any]] = []
+    candidates: list[dict[str, Any]] = []
     for (row, code, available, score, text, free, taken, untracked), added, gpus, obstacle in zip(
         zip(*(array.tolist() for array in (*numbers, *units)), strict=True),
         scores.of_rows(),
@@ -147,7 +146,7 @@ def _candidates(
         for gpu in gpus:
             gpu["obstacle"] = obstacle[gpu["index"]] or None
         fits = code == Reason.FITS
-        found.append(
+        candidates.append(
             {
                 "node": names[row],
                 "reason": TABLE[code].name,
@@ -164,14 +163,14 @@ def _candidates(
         )
     unknown = {"reason": Reason.UNKNOWN_NODE.name, "text": _unknown(placement), "available": 0}
     if decision.request.devices is not None:
-        for node, row in islice(zip(found, rows.tolist(), strict=True), _MAX_DEVICE_TEXTS):
+        for node, row in islice(zip(candidates, rows.tolist(), strict=True), _MAX_DEVICE_TEXTS):
             possible = node["reason"] in (Reason.FITS.name, Reason.SET_ASIDE.name, Reason.KEPT_FOR_MOVE.name)
-            node["lacks"] = "" if possible else why_not_on(devices_at(cluster, row), decision.request.devices)
-    return found + [{"node": name, **unknown} for name in placement.unknown]
+            node["lacks"] = "" if possible else explain_no_fit_on(devices_at(cluster, row), decision.request.devices)
+    return candidates + [{"node": name, **unknown} for name in placement.unknown]
 
 
 def _required(request: GpuRequest) -> dict[str, Any]:
-    """The conditions on GPUs, those that are not stated left out."""
+    """The stated conditions of a request as JSON data."""
     stated = {
         "count": request.count,
         "unit": request.unit.name,
@@ -193,7 +192,7 @@ def _unknown(placement: Placement) -> str:
 
 
 def _in_short(placement: Placement) -> str:
-    """Why a pod fits on none of its candidates, in one sentence."""
+    """One sentence on why a pod fits on none of its candidates."""
     decision = placement.decision
     if not len(decision.rows) and not placement.unknown:
         return "it was offered no node"
@@ -202,17 +201,17 @@ def _in_short(placement: Placement) -> str:
 
 
 class RejectionLog:
-    """The log of pods that fit nowhere: one line for a pod and its reasons, not one for every retry."""
+    """Logs pods that fit nowhere: one line per pod and reasons, not one for every retry."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[str, tuple[str, str]] = OrderedDict()  # reasons as logged, and in short
+        self._last: OrderedDict[str, tuple[str, str]] = OrderedDict()  # reasons as logged, and in one sentence
 
     def last(self, pod: PodIdentity) -> str:
-        """Why a pod fitted nowhere when that was logged last, in one sentence; "" when it is not remembered."""
+        """One sentence on why a pod fitted nowhere when last logged; "" if it is not remembered."""
         return self._last.get(pod.uid or pod.key, ("", ""))[1]
 
     def record(self, placement: Placement) -> None:
-        """Log why a pod fits on none of its candidates, unless that was logged last time already."""
+        """Log why a pod fits on none of its candidates, unless the reasons are unchanged."""
         decision, node_names = placement.decision, placement.cluster.node_names
         texts, which = _texts(placement)
         counts = Counter(dict(zip(texts, np.bincount(which, minlength=len(texts)).tolist(), strict=True)))

@@ -1,14 +1,14 @@
-"""What names nodes on which pods fail, as those see it who tell of nodes: a part does."""
+"""The interface of the part that detects nodes on which pods fail."""
 
 from typing import Protocol
 
 
 class NamesFailingNodes(Protocol):
-    """Knows how pods do on their nodes."""
+    """Knows on which nodes pods fail."""
 
     @property
     def num_failing(self) -> int:
-        """Nodes on which pods fail and that are not set aside."""
+        """Number of nodes on which pods fail and that are not quarantined."""
 
     def words(self, node: str) -> str:
-        """What is the matter with a node, in words, "" for nothing."""
+        """What is wrong with a node, in words; "" for nothing."""

@@ -1,4 +1,4 @@
-"""What would make a pending pod fit, and what has changed since a pod was placed: worked out when somebody asks."""
+"""What would make a pending pod fit, and what has changed since a decision. Worked out on request."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,79 +18,79 @@ from extender.core.fit.relaxations import (
     relaxations,
     shortfalls,
 )
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.policies.policy import Policy
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.requests import PodRequest
 from extender.explain import occupants
 from extender.explain.answers import Explanation
 from extender.explain.sentences.nearest import Nearest, holding, nearest_of
-from extender.ledger.ledger import Claim, ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
 from extender.scheduling.placer import Placement, Placer
 
 _MAX_NAMES: Final = 10
 _MAX_CHANGED: Final = 20
 _TIGHTEST_FIRST: Final = POLICIES["tightest"]
-"""Of the nodes where a smaller request fits; keeps no state of its own."""
+"""Ranks the nodes where a smaller request fits; a stateless policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that an answer takes, read at one moment: the answer may be worked out in a thread."""
+    """The inputs of an answer, read at one moment so that a thread can work it out."""
 
     placement: Placement
     cluster: Cluster
     policy: Policy
     rules: ObservedRules
-    """What counts as odd of the use of GPUs."""
-    claim: Claim | None
-    """What is held for the pod."""
+    """Which observed use of GPUs counts as unexpected."""
+    claim: PodAllocation | None
+    """The pod's claim."""
     num_fit: int
-    """Candidates that have room now."""
+    """Candidates that fit now."""
     best_node: str | None
-    """The one that ranks highest."""
+    """The candidate that ranks first now, None if none fits."""
     asked_at: float
     """Unix time."""
     nearest: Nearest | None = None
-    """The candidate that comes nearest where none has room; None where ResourceClaims ask: that takes longer."""
+    """The candidate nearest to fitting if none fits; None for ResourceClaims, where the search takes longer."""
     holders: Sequence[Mapping[str, Any]] = ()
-    """Who is in the way there."""
+    """Pods in the way there."""
     ends_in_s: float | None = None
-    """When they are all expected to have ended, None where that is not known."""
+    """Expected seconds until all holders have ended, None if unknown."""
     elsewhere: str = ""
-    """A node with room that is no candidate, "" for none."""
+    """A node with room that is not a candidate, "" for none."""
     lapsed: bool = False
-    """Whether it was given a node that is not held for it any more, and waits still."""
+    """Whether its reservation has lapsed while the pod is still pending."""
 
     @property
     def verdict(self) -> Literal["placed", "expired", "rejected"]:
-        """What has become of the decision."""
+        """The current outcome of the decision."""
         return "rejected" if self.placement.node is None else "expired" if self.lapsed else "placed"
 
 
 @dataclass(frozen=True)
 class Fixes:
-    """Compares kept decisions with the cluster as it is."""
+    """Compares kept decisions with the current cluster."""
 
     placer: Placer
     ledger: Ledger
     rules: ObservedRules
     wall_clock: Callable[[], float]
     left_s: Callable[[str], float | None] = lambda uid: None
-    """How long a running pod is expected to go on, by its UID; None where that is not known."""
+    """Expected remaining seconds of a running pod, by UID; None if unknown."""
     waits: Callable[[str], bool] = lambda uid: False
-    """Whether the API server has told of a pod, by its UID, that has no node."""
+    """Whether the API server reports a pod as unbound, by UID."""
     silent: Callable[[], Collection[str]] = lambda: ()
     """Names of nodes whose agent has stopped."""
     makes_room: Callable[[], bool] = lambda: True
-    """Whether anybody works out which running pods could move."""
+    """Whether plans for moving running pods are available."""
     answers_what_if: Callable[[], bool] = lambda: True
-    """Whether anybody answers what-if questions."""
+    """Whether what-if questions are answered."""
 
     def ask(self, placement: Placement) -> Question:
-        """Read what is needed now, in the event loop: policies that rank by samples are not for several threads."""
+        """Read the inputs in the event loop: policies that rank by samples are not thread-safe."""
         policy = self.placer.policy_of(PodRequest(policy=placement.decision.policy))
-        cluster, claim = self.placer.snapshot(), self.ledger.claim(placement.pod.uid)
+        cluster, claim = self.placer.snapshot(), self.ledger.allocation(placement.pod.uid)
         rows = candidates(placement, cluster)
         evaluation = evaluate(cluster, placement.decision.request, policy, rows)
         best = next(ranked(cluster, rows, evaluation), None)
@@ -108,11 +108,11 @@ class Fixes:
         return question if question.verdict == "placed" or best is not None else self._lacking(question, rows)
 
     def _has_no_node(self, uid: str) -> bool:
-        """Pods with a node are told of by another watch: either may be behind. Of one that is gone nobody tells."""
+        """Whether a pod exists and is unbound. Bound pods come from another watch, and either watch may lag."""
         return self.waits(uid) and not self.ledger.is_bound(uid)
 
     def _lacking(self, question: Question, rows: Rows) -> Question:
-        """A question about a pod that fits on none of R rows, with who is in the way: of the same moment."""
+        """Add the pods in the way to a question about a pod that fits on none of R rows."""
         cluster, request, rules = question.cluster, question.placement.decision.request, question.policy.rules
         if request.devices is not None:
             return question
@@ -124,21 +124,23 @@ class Fixes:
         return replace(question, nearest=nearest, holders=holders, ends_in_s=ends_in_s, elsewhere=elsewhere)
 
     def in_the_way(self, nearest: Nearest) -> tuple[list[Mapping[str, Any]], float | None]:
-        """Who holds what would do on the node that comes nearest, and when all of them are expected to have ended."""
+        """The holders of suitable GPUs on the nearest node, and the expected seconds until all have ended."""
         if not nearest.missing:
             return [], None
         holders = holding(nearest, self.held_on(nearest.node))
         pods = {holder["pod"] for holder in holders}
-        left = [self.left_s(claim.uid) for claim in self.ledger.claims_on(nearest.node) if (claim.pod or None) in pods]
+        left = [
+            self.left_s(claim.uid) for claim in self.ledger.allocations_on(nearest.node) if (claim.pod or None) in pods
+        ]
         known = [seconds for seconds in left if seconds is not None]
         return holders, max(known) if known and len(known) == len(left) else None
 
     def held_on(self, node: str) -> list[dict[str, Any]]:
-        """Who holds GPUs of a node."""
-        return occupants.holders(self.ledger.claims_on(node)) + occupants.users(self.ledger.device_uses(node))
+        """The holders of a node's GPUs as JSON data."""
+        return occupants.holders(self.ledger.allocations_on(node)) + occupants.users(self.ledger.device_uses(node))
 
     def occupied(self, question: Question, node: str) -> dict[str, Any]:
-        """The holders of a node's GPUs, and in words who or what has how many of them."""
+        """The holders of a node's GPUs and other uses of them, as JSON data and in words."""
         held = self.held_on(node)
         row = question.cluster.row_of[node]
         rest = occupants.unbooked(question.cluster, row, question.policy.rules)
@@ -152,7 +154,7 @@ class Fixes:
 
 
 def now(question: Question) -> dict[str, Any]:
-    """How the decision looks by now: what is held for the pod, where it would fit, what changed on its candidates."""
+    """The decision compared with the cluster now: the pod's claim, where it fits, and changed candidates."""
     placement, claim = question.placement, question.claim
     return {
         "askedAt": datetime.fromtimestamp(question.asked_at, UTC).isoformat(),
@@ -164,28 +166,28 @@ def now(question: Question) -> dict[str, Any]:
     }
 
 
-def tell_running(question: Question, told: Explanation) -> None:
-    """Say where a pod runs, if it is bound: it stays there whatever is decided of it when it is asked about again.
+def tell_running(question: Question, explanation: Explanation) -> None:
+    """Set node and GPUs of a bound pod, which later decisions about it don't change.
 
-    On the node of its newest decision it may have other GPUs, those that the kubelet gave.
+    On the node of its newest decision it may have other GPUs, allocated by the kubelet.
     """
     claim, placement = question.claim, question.placement
-    if claim is None or claim.state is not ClaimState.BOUND:
+    if claim is None or claim.state is not AllocationState.BOUND:
         return
     if claim.node == placement.node:
-        told["gpus"] = list(claim.gpus) or told["gpus"]
+        explanation["gpus"] = list(claim.gpus) or explanation["gpus"]
         return
-    told.update({"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)})
-    told.update({"milli": None, "memoryMiB": None, "crosses": None, "ranking": None})
-    told["askedAgain"] = {"node": placement.node, "gpus": list(placement.decision.gpus)}
+    explanation.update({"verdict": "placed", "node": claim.node, "gpus": list(claim.gpus)})
+    explanation.update({"milli": None, "memoryMiB": None, "crosses": None, "ranking": None})
+    explanation["askedAgain"] = {"node": placement.node, "gpus": list(placement.decision.gpus)}
 
 
 def suggestions(question: Question) -> list[dict[str, Any]]:
-    """What would make it fit, the smallest change first; nothing where it fits as it is."""
+    """Changes that would make the pod fit, the smallest first; empty if it fits already."""
     if question.num_fit:
         return []
     request, rows = question.placement.decision.request, candidates(question.placement, question.cluster)
-    seen = counting_observed(question.cluster, question.policy.rules)
+    seen = with_observed_usage(question.cluster, question.policy.rules)
     if request.devices is None:
         missing, relaxed = shortfalls(seen, request, rows), relaxations(seen, request, rows)
     else:
@@ -221,7 +223,7 @@ def _of_relaxation(question: Question, relaxation: Relaxation) -> dict[str, Any]
 
 
 def candidates(placement: Placement, cluster: Cluster) -> Rows:
-    """Rows that the candidates of a decision have by now."""
+    """Current rows of a decision's candidates."""
     row_of = cluster.row_of
     then = placement.cluster.node_names
     names = (then[row] for row in placement.decision.rows.tolist())
@@ -232,7 +234,7 @@ def candidates(placement: Placement, cluster: Cluster) -> Rows:
 
 
 def _changes(question: Question) -> dict[str, Any]:
-    """Candidates that differ from what the decision saw."""
+    """Candidates that have changed since the decision."""
     placement, cluster, claim = question.placement, question.cluster, question.claim
     before = placement.cluster
     gone: list[str] = []
@@ -247,29 +249,29 @@ def _changes(question: Question) -> dict[str, Any]:
             continue
         if cluster.row_version[current] == before.row_version[row]:
             continue
-        own = claim.gpus if claim is not None and claim.node == name else ()  # that it got them is no news
+        own = claim.gpus if claim is not None and claim.node == name else ()  # its own GPUs are not a change
         if _booked(before, row, own) != _booked(cluster, current, own):
-            then, today = _idle(before, row, own), _idle(cluster, current, own)
+            then, idle_now = _idle(before, row, own), _idle(cluster, current, own)
             num_changed += 1
             if len(changed) < _MAX_CHANGED:
-                changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": today})
+                changed.append({"node": name, "freeGPUsThen": then, "freeGPUsNow": idle_now})
     return {"numChanged": num_changed, "changed": changed, "gone": gone[:_MAX_CHANGED]}
 
 
 def _others(cluster: Cluster, row: int, own: Sequence[int]) -> Mask:
-    """(G,) GPUs of a node but for some."""
+    """(G,) GPUs of a node except a pod's `own`."""
     others: Mask = cluster.gpu_model[row] >= 0
     others[[gpu for gpu in own if gpu < len(others)]] = False
     return others
 
 
 def _idle(cluster: Cluster, row: int, own: Sequence[int]) -> int:
-    """How many of a node's GPUs but for a pod's `own` are idle."""
+    """Number of idle GPUs of a node except a pod's `own`."""
     return int((cluster.gpu_idle[row] & _others(cluster, row, own)).sum())
 
 
 def _booked(cluster: Cluster, row: int, own: Sequence[int]) -> tuple[object, ...]:
-    """What of a node's GPUs but for a pod's `own` can be had, whatever they are seen doing."""
-    has = _others(cluster, row, own)
+    """The bookings of a node's GPUs except a pod's `own`, regardless of observed use; for comparison."""
+    others = _others(cluster, row, own)
     arrays = (cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli, cluster.gpu_free_mib)
-    return (int(cluster.untracked_units[row]), *(array[row][has].tolist() for array in arrays))
+    return (int(cluster.untracked_units[row]), *(array[row][others].tolist() for array in arrays))

@@ -1,6 +1,6 @@
-"""Who holds GPUs: pods with a node, by number, with their namespace and owner.
+"""Holders of GPUs: bound pods, by number, with their namespace and owner.
 
-Names are their authors', and so is what an object says of its owners: they are cut to a length, and no more than names.
+Names and owner references are untrusted: they are cut to a maximum length and only displayed.
 """
 
 import re
@@ -20,15 +20,15 @@ from extender.core.vendors.registry import DRIVERS, VENDORS
 from extender.dra.uses import DeviceUse
 from extender.kube import objects
 from extender.kube.watches import BOUND_PODS, NODES, WatchHub
-from extender.ledger.claims import ClaimState
+from extender.ledger.allocations import AllocationState
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
 
 _HASH_LABELS: Final = {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}
-"""Labels with what a ReplicaSet's name ends with, where one of these keeps it."""
+"""Labels with the suffix of a ReplicaSet's name, and the kind of the ReplicaSet's controller."""
 _OF_CRON_JOB: Final = re.compile(r"-(?:2[6-9]|3[0-9])[0-9]{6}$")
-"""What a CronJob appends to the names of its Jobs (Kubernetes' cronjob_controllerv2.go, `getJobName`): the minute of
-the run since 1970, of the years 2019 to 2046. Few dates that people write look like that."""
+"""Suffix of Job names created by a CronJob (Kubernetes' cronjob_controllerv2.go, `getJobName`): the minute of the run
+since 1970, for the years 2019 to 2046. Few dates written by people match."""
 _COUNTED: Final = re.compile("-[0-9]+$")
 _OF_SEVERAL: Final = {
     "jobset.sigs.k8s.io/jobset-name": "JobSet",
@@ -36,7 +36,7 @@ _OF_SEVERAL: Final = {
     "ray.io/cluster": "RayCluster",
     "workflows.argoproj.io/workflow": "Workflow",
 }
-"""Labels by which those that make several controllers name themselves on pods."""
+"""Pod labels of controllers that create other controllers, and their kinds."""
 _MAX_CHARS: Final = 128
 _OF_GPUS: Final = tuple(
     label
@@ -49,7 +49,7 @@ _OF_GPUS: Final = tuple(
     if label
 )
 _OWN_TAINTS: Final = "node.kubernetes.io/"
-"""Begins Kubernetes' own: nodes that are not ready, unreachable or out of something."""
+"""Prefix of Kubernetes' own taints: nodes that are not ready, unreachable or under pressure."""
 _REPELLING: Final = ("NoSchedule", "NoExecute")
 _FIRST_LOOK: Final = 1000
 
@@ -59,36 +59,36 @@ class Closed(Enum):
 
     NOT = auto()
     CORDONED = auto()
-    """Somebody wants it so."""
+    """Marked unschedulable."""
     OUT_OF_USE = auto()
-    """It is not ready, or out of something."""
+    """Not ready, unreachable or under pressure."""
 
 
-class Who(NamedTuple):
-    """Whose a holder is."""
+class Ownership(NamedTuple):
+    """The namespace and owner of a holder."""
 
     namespace: str
     owner: str
-    """`Kind/name` of what keeps pods like it."""
+    """`Kind/name` of its topmost controller."""
 
 
 @dataclass(slots=True)
 class Holder:
-    """A pod, or a ResourceClaim of which no pod is known."""
+    """A pod, or a ResourceClaim without a known pod."""
 
     number: int
     key: str
-    """UID of the pod, or name of the claim."""
+    """UID of the pod, or `namespace/name` of the claim."""
     name: str
     """`namespace/name`."""
-    who: Who
+    ownership: Ownership
     node: str = ""
 
 
-def who_of(metadata: objects.Metadata) -> Who:
-    """The namespace and owner of a pod: the Deployment of a ReplicaSet's, what keeps several Jobs where its label says
-    so, else its controller. Names lose what these controllers have appended, and nothing that people chose. A pod that
-    has none is its own owner, or one of those that are counted through, as train-1 and train-2."""
+def ownership_of(metadata: objects.Metadata) -> Ownership:
+    """The namespace and owner of a pod: a JobSet and the like by label, the Deployment or Rollout of a ReplicaSet, else
+    the pod's controller, without the suffix that a CronJob adds to its Jobs. A pod without a controller is its own
+    owner; bare pods named train-1 and train-2 count as one."""
     labels = metadata.labels or {}
     for label, kind in _OF_SEVERAL.items():
         if name := labels.get(label):
@@ -113,68 +113,68 @@ def _closed(node: objects.Node) -> Closed:
     return Closed.OUT_OF_USE if any(taint.key.startswith(_OWN_TAINTS) for taint in repel) else Closed.NOT
 
 
-def _named(namespace: str, kind: str, name: str) -> Who:
-    # Of the pods of an owner all have the same text. An API server takes any text for the name of an owner.
+def _named(namespace: str, kind: str, name: str) -> Ownership:
+    # Interned since all pods of an owner share it. API servers accept any text as an owner's name.
     owner = printable(f"{kind}/{name}"[:_MAX_CHARS])[:_MAX_CHARS]
-    return Who(sys.intern(namespace[:_MAX_CHARS]), sys.intern(owner))
+    return Ownership(sys.intern(namespace[:_MAX_CHARS]), sys.intern(owner))
 
 
 class Holders:
-    """Holders by number. Numbers of holders that are gone are used again. Not thread-safe."""
+    """Holders by number. Numbers are reused after a holder is gone. Not thread-safe."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.changed = ledger.rows.written
-        """Nodes of which something may be another's since they were looked at, by what the ledger tells or is heard."""
+        """Nodes whose holders may have changed since they were read."""
         self._closed: dict[str, Closed] = {}  # by node
         self._labels: dict[str, list[tuple[str, str]]] = {}
-        """By node, those that tell of its GPUs; of MIG devices the ledger does not know all that they tell."""
-        self._who: dict[str, tuple[str, Who]] = {}  # name and whose it is, by UID: pods with a node
+        """Labels about GPUs, by node; the ledger does not keep all that they say about MIG devices."""
+        self._who: dict[str, tuple[str, Ownership]] = {}  # name and owner of bound pods, by UID
         self._uid_of: dict[str, str] = {}  # by `namespace/name`
         self._by_key: dict[str, Holder] = {}  # by UID, or a claim's name
         self._by_number: list[Holder | None] = []
-        self._given = bytearray()  # by number, whether it is somebody's
+        self._given = bytearray()  # whether a number is in use
         self._on: dict[str, set[int]] = {}  # numbers, by node
         self._free: list[int] = []
         self._most = _FIRST_LOOK
         self.fresh: list[int] = []
-        """Numbers given since somebody took these."""
+        """Numbers assigned since the consumer last cleared this."""
 
     @property
     def num_numbers(self) -> int:
-        """Numbers given so far, free ones included."""
+        """Count of numbers assigned so far, free ones included."""
         return len(self._by_number)
 
     def given(self) -> Mask:
-        """(U,) numbers that are somebody's, whether he has something just now or not."""
+        """(U,) whether each number is in use."""
         return np.frombuffer(bytes(self._given), np.bool_)
 
     def all(self) -> list[Holder | None]:
-        """(U,) by number."""
+        """(U,) holders by number."""
         return list(self._by_number)
 
     def at(self, number: int) -> Holder | None:
-        """The holder of a number."""
+        """The holder with a number."""
         return self._by_number[number]
 
-    # What the watches tell
+    # Watch events
 
     def subscribe(self, hub: WatchHub) -> None:
-        """Hear of nodes, and of pods with one, from now on: after the ledger."""
+        """Subscribe to nodes and bound pods; must come after the ledger."""
         hub.cache(NODES).subscribe(self.node_changed)
-        hub.part(BOUND_PODS).subscribe(self.pod_changed)
+        hub.group(BOUND_PODS).subscribe(self.pod_changed)
 
     def node_changed(self, old: objects.Node | None, node: objects.Node | None) -> None:
-        """A node was added or changed; what it offers, and that it is gone, is the ledger's to tell of."""
+        """A node was added or changed; the ledger reports its capacity and its removal."""
         if node is None:
             return
         name, why = node.metadata.name, _closed(node)
         if self._closed.get(name, Closed.NOT) is not why:
             self._closed[name] = why
             self.changed.add(name)
-        told = [item for item in (node.metadata.labels or {}).items() if item[0].startswith(_OF_GPUS)]
-        if self._labels.get(name, []) != told:
-            self._labels[name] = told
+        labels = [item for item in (node.metadata.labels or {}).items() if item[0].startswith(_OF_GPUS)]
+        if self._labels.get(name, []) != labels:
+            self._labels[name] = labels
             self.changed.add(name)
 
     def closed(self, node: str) -> "Closed":
@@ -182,28 +182,28 @@ class Holders:
         return self._closed.get(node, Closed.NOT)
 
     def forget_node(self, node: str) -> None:
-        """It is gone."""
+        """Forget a node that is gone."""
         self._closed.pop(node, None)
         self._labels.pop(node, None)
 
     def pod_changed(self, old: objects.Pod | None, pod: objects.Pod | None) -> None:
-        """A pod with a node was added or changed; of whom it holds nothing any more the ledger tells."""
+        """A bound pod was added or changed; the ledger reports what pods release."""
         if pod is None:
             return
         uid = pod.metadata.uid
-        holds = self._ledger.claim(uid) is not None or pod.spec.resource_claims
+        holds = self._ledger.allocation(uid) is not None or pod.spec.resource_claims
         if holds and uid not in self._who:
             if len(self._who) >= self._most:
                 self.forget_gone()
                 self._most = 2 * len(self._who) + _FIRST_LOOK
-            self._who[uid] = pod.key, who_of(pod.metadata)
+            self._who[uid] = pod.key, ownership_of(pod.metadata)
             self._uid_of[pod.key] = uid
             self.changed.add(pod.spec.node_name or "")
 
     # Nodes
 
     def on(self, node: str) -> Iterator[tuple[int, Holding]]:
-        """Who holds what of a node; who held something before and does no more is forgotten once all are told."""
+        """Holders of a node's GPUs. Once exhausted, it forgets former holders."""
         before, found = self._on.pop(node, set()), set[int]()
         for key, name, who, holding in self._held_on(node):
             holder = self._by_key.get(key) or self._add(key, name, who)
@@ -217,15 +217,15 @@ class Holders:
 
     def forget_gone(self) -> None:
         """Forget pods that the ledger has forgotten."""
-        ledger = self._ledger  # what a static pod holds whose mirror is gone is held yet
-        for uid in [uid for uid in self._who if not ledger.is_bound(uid) and ledger.claim(uid) is None]:
+        ledger = self._ledger  # a static pod whose mirror pod is gone still holds its GPUs
+        for uid in [uid for uid in self._who if not ledger.is_bound(uid) and ledger.allocation(uid) is None]:
             name, _ = self._who.pop(uid)
             if self._uid_of.get(name) == uid:
                 del self._uid_of[name]
 
-    def _held_on(self, node: str) -> Iterator[tuple[str, str, Who, Holding]]:
+    def _held_on(self, node: str) -> Iterator[tuple[str, str, Ownership, Holding]]:
         for claim in self._ledger.rows.holders(node):
-            if claim.state is not ClaimState.RESERVED and claim.uid in self._who:
+            if claim.state is not AllocationState.RESERVED and claim.uid in self._who:
                 yield claim.uid, *self._who[claim.uid], claim.held
         uses = self._ledger.device_uses(node) if self._ledger.rows.offer_of(node).unit in OF_CLAIMS else ()
         for use in uses:
@@ -239,19 +239,19 @@ class Holders:
                     yield use.claim, use.claim, _named(namespace, "ResourceClaim", name), holding
 
     def _part_of(self, node: str, use: DeviceUse) -> Part | None:
-        """What a device is of the node's GPUs, None for no part of one."""
+        """The part of a GPU that a device is, None if it is none."""
         owned = self._ledger.rows.owned
         inventory = None if owned is None else owned.inventory_on(node)
         device_id = DeviceId(use.driver, use.pool, use.device)
         index = None if inventory is None else inventory.index_of.get(device_id)
         if use.admin:
-            return None  # who only looks at it has nothing of it
+            return None  # admin access holds nothing
         if inventory is not None and index is not None:
             device = inventory.devices[index]
             return Part(device.gpu, device.milli, device.mib) if device.gpu >= 0 else None
         return Part(use.gpu) if use.driver in DRIVERS else None
 
-    def _add(self, key: str, name: str, who: Who) -> Holder:
+    def _add(self, key: str, name: str, who: Ownership) -> Holder:
         number = self._free.pop() if self._free else len(self._by_number)
         holder = Holder(number, key, name, who)
         if number == len(self._by_number):
@@ -264,7 +264,7 @@ class Holders:
 
     def _drop(self, number: int, node: str) -> None:
         holder = self._by_number[number]
-        if holder is not None and holder.node == node:  # else it is another node's by now
+        if holder is not None and holder.node == node:  # else it has moved to another node
             self._by_number[number] = None
             self._given[number] = False
             del self._by_key[holder.key]

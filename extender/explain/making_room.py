@@ -1,4 +1,4 @@
-"""What works out how room could be made, as those see it who tell what would help: a part does."""
+"""The interface of the part that plans how to make room."""
 
 from typing import Protocol
 
@@ -7,5 +7,4 @@ class MakesRoom(Protocol):
     """Answers `kerf defrag`."""
 
     async def answer(self, body: bytes) -> bytes:
-        """The moves by which pods would fit, as JSON, of a question in JSON. Raises QuestionError, BusyError,
-        ClusterError."""
+        """Moves that make pods fit, in JSON, for a question in JSON. Raises QuestionError, BusyError, ClusterError."""

@@ -1,9 +1,4 @@
-"""Who has the GPUs of a node: pods, unknown processes, faults, and what its device plugin keeps back.
-
-The GPUs of nodes one by one, for people: what is free of each, and what it was last seen doing.
-
-Devices of ResourceClaims on a node, for people: whose they are, who has them, and what is still to be had.
-"""
+"""What occupies the GPUs and ResourceClaim devices of a node: pods, unknown processes and faults, and what is free."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -16,24 +11,26 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Mask, Rows
 from extender.core.dra.devices import NodeDevices
 from extender.core.dra.explained import WHOLE, free_in_words, free_of, total
 from extender.core.gauges import Gauge
-from extender.core.occupancies import ObservedRules, counting_observed, faulty, unaccounted_mib, unmanaged_mib
+from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib, unmanaged_mib, with_observed_usage
 from extender.core.resources.nodes import SLICES, GpuUnit
 from extender.dra.uses import HELD, DeviceUse
-from extender.ledger.ledger import Claim, ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger, PodAllocation
 
 
 def gpus_of(
     cluster: Cluster, rows: Rows, rules: ObservedRules, counted: ObservedRules | None
 ) -> list[list[dict[str, Any]]]:
-    """R lists, of the GPUs installed; worked out once for all rows, since there may be thousands. `rules` say what is
-    odd of a GPU, `counted` what a policy counts of it."""
+    """R lists of the installed GPUs as JSON data. Works on all rows at once, since there may be thousands.
+
+    `rules` define unexpected use, `counted` is what a policy counts of observed use.
+    """
     result: list[list[dict[str, Any]]] = [[] for _ in rows]
     at, slots = np.nonzero(cluster.gpu_model[rows] >= 0)
     columns = [
         array[rows[at], slots].tolist()
         for array in (
             *(cluster.gpu_model, cluster.gpu_memory_mib, cluster.gpu_healthy, cluster.gpu_free_milli),
-            *(cluster.gpu_free_mib, counting_observed(cluster, counted).gpu_idle, cluster.gpu_slices),
+            *(cluster.gpu_free_mib, with_observed_usage(cluster, counted).gpu_idle, cluster.gpu_slices),
         )
     ]
     sliced = [_slices(cluster, row) for row in rows.tolist()]
@@ -58,12 +55,12 @@ def gpus_of(
 
 
 def _slices(cluster: Cluster, row: int) -> int:
-    """Time slices of each GPU of a node, 0 where it has none."""
+    """Time slices per GPU of a node, 0 if it has none."""
     return int(cluster.units_per_gpu[row]) if GpuUnit(int(cluster.unit[row])) in SLICES else 0
 
 
 def _observed(cluster: Cluster, rows: Rows, rules: ObservedRules) -> dict[tuple[int, int], dict[str, Any]]:
-    """By position among the rows and slot, where samples are fresh or a load is expected of pods just placed."""
+    """Observed use by (position in `rows`, slot), for GPUs with fresh samples or recently placed pods."""
     observed = cluster.observed
     if observed is None:
         return {}
@@ -90,14 +87,14 @@ _BOUND: Final = 20_000
 
 @dataclass(frozen=True)
 class DeviceViews:
-    """Reads what the ledger knows of devices when somebody looks."""
+    """Builds views of the devices that the ledger knows."""
 
     ledger: Ledger
     _free: dict[str, tuple[NodeDevices, str]] = field(default_factory=dict, init=False)
-    """By node: what is free of its devices as they were then."""
+    """Cache by node: its devices, and the description of the free ones."""
 
     def summary(self, node: str) -> dict[str, Any] | None:
-        """A node's pools, how many devices Kerf allocates there, and what is free; None where it reads no pools."""
+        """A node's pools, the number of devices that Kerf allocates, and what is free; None if it reads no pools."""
         owned = self.ledger.rows.owned
         pools = owned.pools_on(node) if owned is not None else ()
         if owned is None or not pools:
@@ -120,7 +117,7 @@ class DeviceViews:
         }
 
     def free_words(self, node: str) -> str:
-        """What of a node's devices can be had, in words; "" where Kerf allocates none."""
+        """A node's free devices, in words; "" if Kerf allocates none there."""
         owned = self.ledger.rows.owned
         devices = None if owned is None else owned.devices_on(node)
         if devices is None:
@@ -134,21 +131,21 @@ class DeviceViews:
         return known[1]
 
     def faults(self, node: str) -> tuple[str, ...]:
-        """Why devices of a node that Kerf owns are not given."""
+        """Why devices of a node that Kerf owns are not allocated."""
         return () if self.ledger.rows.owned is None else self.ledger.rows.owned.faults_on(node)
 
     def uses(self, node: str) -> list[dict[str, Any]]:
-        """Who has which devices, as JSON data."""
-        return [_told(use) for use in self.ledger.device_uses(node)]
+        """Uses of a node's devices, as JSON data."""
+        return [_use_to_json(use) for use in self.ledger.device_uses(node)]
 
     def by_gpu(self, node: str) -> dict[int, dict[str, Any]]:
-        """Of each GPU of which claims have something, or Kerf allocates devices: who has what, and what is free."""
+        """Uses and free devices of each GPU that claims use or from which Kerf allocates, by index."""
         owned = self.ledger.rows.owned
         devices = None if owned is None else owned.devices_on(node)
         free = {} if devices is None else free_of(devices)
         uses: dict[int, list[dict[str, Any]]] = {}
         for use in self.ledger.device_uses(node):
-            uses.setdefault(use.gpu, []).append(_told(use))
+            uses.setdefault(use.gpu, []).append(_use_to_json(use))
         known = {device.gpu for device in devices.inventory.devices} if devices is not None else set[int]()
         return {
             gpu: {
@@ -159,7 +156,7 @@ class DeviceViews:
         }
 
 
-def _told(use: DeviceUse) -> dict[str, Any]:
+def _use_to_json(use: DeviceUse) -> dict[str, Any]:
     return asdict(use) | {"gpu": use.gpu if use.gpu >= 0 else None, "kind": use.kind or None, "pods": list(use.pods)}
 
 
@@ -168,17 +165,17 @@ _MAX_NAMES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Unbooked:
-    """GPUs of a node that nobody may have, though no pod holds them."""
+    """Numbers of a node's GPUs that are unavailable although no pod holds them."""
 
     used: int
     """In use by unknown processes."""
     faulty: int
-    """Healthy to their plugin, while their samples tell of a fault."""
+    """Healthy according to their plugin, but faulty according to their samples."""
     unhealthy: int
 
 
 def unbooked(cluster: Cluster, row: int, rules: ObservedRules | None) -> Unbooked:
-    """What of a node's GPUs is kept from everybody by what is seen of them, as the policy's rules count it."""
+    """A node's GPUs that are unavailable by observed use or health, as the policy's rules count."""
     node = np.array([row])
     installed: Mask = cluster.gpu_model[row] >= 0
     unhealthy = int((installed & ~cluster.gpu_healthy[row]).sum())
@@ -187,13 +184,13 @@ def unbooked(cluster: Cluster, row: int, rules: ObservedRules | None) -> Unbooke
     idle: Mask = cluster.gpu_idle[row]
     broken = idle & faulty(cluster, node, rules)[0] & rules.excludes_faulty
     used = idle & (unmanaged_mib(cluster, node, rules)[0] > 0) & ~broken & rules.counts_memory
-    # As many as pods hold on GPUs of unknown index may be theirs.
+    # Some of these may belong to pods that hold GPUs of unknown index.
     num_used = max(int(used.sum()) - int(cluster.untracked_units[row]), 0)
     return Unbooked(num_used, int(broken.sum()), unhealthy)
 
 
-def holders(claims: Iterable[Claim]) -> list[dict[str, Any]]:
-    """What pods hold, those of the first GPUs first."""
+def holders(claims: Iterable[PodAllocation]) -> list[dict[str, Any]]:
+    """Holders among pods as JSON data, sorted by GPU."""
     held = (
         {
             "pod": claim.pod or None,
@@ -208,8 +205,10 @@ def holders(claims: Iterable[Claim]) -> list[dict[str, Any]]:
 
 
 def users(uses: Iterable[DeviceUse]) -> list[dict[str, Any]]:
-    """What ResourceClaims have, claim by claim, in the same form: GPUs and parts of them in the name of a pod that may
-    use them. What only looks holds nothing."""
+    """Holders among ResourceClaims, in the same form, each named by a pod that may use the claim.
+
+    Claims with admin access hold nothing.
+    """
     by_claim: dict[str, list[DeviceUse]] = {}
     for use in uses:
         if not use.admin:
@@ -219,7 +218,7 @@ def users(uses: Iterable[DeviceUse]) -> list[dict[str, Any]]:
             "pod": next((pod for use in used for pod in use.pods), None),
             "units": len({use.gpu for use in used if use.gpu >= 0}) or len(used),
             "gpus": sorted({use.gpu for use in used if use.gpu >= 0}),
-            "state": (ClaimState.RESERVED if used[0].state == HELD else ClaimState.BOUND).name,
+            "state": (AllocationState.RESERVED if used[0].state == HELD else AllocationState.BOUND).name,
             "shared": any(use.kind not in ("", WHOLE) for use in used),
             "claim": claim,
             "devices": [use.device for use in used],
@@ -229,7 +228,7 @@ def users(uses: Iterable[DeviceUse]) -> list[dict[str, Any]]:
 
 
 def words(held: list[dict[str, Any]], rest: Unbooked) -> str:
-    """Who has how much, in one sentence; "" where nobody has anything."""
+    """The holders and their amounts in one sentence; "" if there are none."""
     parts = [_holder(holder) for holder in held[:_MAX_NAMES]]
     if others := held[_MAX_NAMES:]:
         units = _gpus(sum(holder["units"] for holder in others))
@@ -247,9 +246,9 @@ def _holder(holder: dict[str, Any]) -> str:
     what = f"{'part of ' if holder['shared'] else ''}{_gpus(holder['units'])}" if holder["units"] else "MIG devices"
     if claim := holder.get("claim"):
         what = f"{', '.join(holder['devices'][:_MAX_NAMES])}{', ...' if len(holder['devices']) > _MAX_NAMES else ''}"
-        state = "is being given" if holder["state"] == ClaimState.RESERVED.name else "has"
+        state = "is being allocated" if holder["state"] == AllocationState.RESERVED.name else "has"
         return f"claim {claim}{' of ' + holder['pod'] if holder['pod'] else ''} {state} {what}"
-    if holder["state"] == ClaimState.BOUND.name:
+    if holder["state"] == AllocationState.BOUND.name:
         return f"{holder['pod'] or 'a pod'} holds {what}"
     return (
         f"{what} {'is' if holder['units'] == 1 else 'are'} reserved for {holder['pod'] or 'a pod that is being placed'}"

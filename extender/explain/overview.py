@@ -1,4 +1,4 @@
-"""The cluster at a glance: totals, and node by node what GPUs there are and what of them is booked and used."""
+"""Cluster overview: totals, and each node's GPUs with bookings and use."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -17,31 +17,31 @@ from extender.explain.answers import ClusterNode, ClusterTotals, GpuSums, NodeDe
 from extender.explain.failing_nodes import NamesFailingNodes
 from extender.explain.occupants import DeviceViews, gpus_of
 from extender.explain.stranded import Stranding
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.planning.plan_state import free_units, units
 
 
 @dataclass(frozen=True)
 class Overviews:
-    """Reads the cluster as it is when somebody looks."""
+    """Builds overviews of the current cluster."""
 
     ledger: Ledger
     clock: Callable[[], float]
     num_waiting: Callable[[], int]
-    """Pods that were rejected and have no node yet."""
+    """Number of unbound pods that Kerf has rejected."""
     num_pending: Callable[[], int]
-    """Pods without a node, asked about or not."""
+    """Number of all unbound pods."""
     rules: ObservedRules
     devices: DeviceViews
     policy_of: Callable[[PodRequest], Policy]
-    """That of a request, the deployment's where it names none."""
+    """Policy of a request, the deployment's if it names none."""
     stranding: Callable[[], Stranding | None] = lambda: None
-    """What tells how much is stranded; None where this process does not count."""
+    """Computes stranded capacity; None if this process does not count GPU-hours."""
     failing: NamesFailingNodes | None = None
-    """Of the nodes on which pods fail, where these are looked at."""
+    """Names failing nodes; None if they are not detected."""
 
     def page(self, limit: int, after: str, *, gpus_only: bool) -> NodesPage:
-        """Totals of the whole cluster, and up to `limit` nodes in the order of their names, those past `after`."""
+        """Totals of the whole cluster, and up to `limit` nodes after the name `after`, sorted by name."""
         cluster = self.ledger.snapshot(self.clock())
         figures = self._figures(cluster)
         has_gpus = (cluster.unit != GpuUnit.NONE).tolist()
@@ -57,7 +57,7 @@ class Overviews:
         }
 
     def node(self, name: str, holders: list[dict[str, Any]]) -> NodeDetails | None:
-        """One node with its GPUs, and who holds some; None when there is none of that name."""
+        """One node with its GPUs and their holders; None if there is no such node."""
         cluster = self.ledger.snapshot(self.clock())
         row = cluster.row_of.get(name)
         if row is None:
@@ -88,18 +88,18 @@ class Overviews:
             "strandedPart": figures.stranded_part(),
             "nodesSetAside": int((cluster.set_aside > 0).sum()),
             "nodesFailing": self.failing.num_failing if self.failing else 0,
-            "reservations": self.ledger.num_claims(ClaimState.RESERVED),
-            "bindings": self.ledger.num_claims(ClaimState.BINDING),
+            "reservations": self.ledger.num_allocations(AllocationState.RESERVED),
+            "bindings": self.ledger.num_allocations(AllocationState.BINDING),
             "waitingPods": self.num_waiting(),
             "pendingPods": self.num_pending(),
         }
 
     def _num_reserved(self) -> float:
-        reserved = {claim.node for claim in self.ledger.rows.claims if claim.state is ClaimState.RESERVED}
+        reserved = {claim.node for claim in self.ledger.rows.allocations if claim.state is AllocationState.RESERVED}
         return sum(map(self.ledger.rows.num_reserved, reserved & self.ledger.rows.arrays.row_of.keys()))
 
     def _item(self, figures: "Figures", name: str, row: int) -> ClusterNode:
-        states = [claim.state for claim in self.ledger.claims_on(name)]
+        states = [claim.state for claim in self.ledger.allocations_on(name)]
         cluster, installed = figures.cluster, figures.cluster.gpu_model[row] >= 0
         models = {cluster.models[index].name for index in cluster.gpu_model[row][installed].tolist()}
         return {
@@ -109,18 +109,18 @@ class Overviews:
             **figures.sums(row, self.ledger.rows.num_reserved(name)),
             "memoryMiB": int(cluster.gpu_memory_mib[row][installed].sum()),
             "memoryFreeMiB": int(cluster.gpu_free_mib[row][installed].sum()),
-            "pods": states.count(ClaimState.BOUND),
-            "reservations": len(states) - states.count(ClaimState.BOUND),
+            "pods": states.count(AllocationState.BOUND),
+            "reservations": len(states) - states.count(AllocationState.BOUND),
             "devices": self.devices.summary(name),
             "setAside": (self.failing.words(name) if self.failing else "") or None,
         }
 
 
 class Figures:
-    """Sums over the GPUs of each node, made once for a page or a scrape."""
+    """Sums over the GPUs of each node, computed once for a page or scrape."""
 
     def __init__(self, cluster: Cluster, stranding: Stranding | None = None) -> None:
-        """Without `stranding` it is not told how much is stranded."""
+        """Without `stranding`, stranded capacity is None."""
         self.cluster = cluster
         self._stranding = stranding
         self._stranded = None if stranding is None else stranding.milli(cluster)  # (N,)
@@ -128,16 +128,16 @@ class Figures:
         per_gpu = cluster.units_per_gpu
         self._units, self._free = units(cluster), free_units(cluster)  # (N,)
         self._healthy = (self._installed & cluster.gpu_healthy).sum(axis=1)
-        # Of a GPU of unknown holder nothing tells how much is in use: it counts as whole.
+        # How much of a GPU an unknown holder uses is not known: it counts as whole.
         unknown = np.minimum(cluster.untracked_units / np.maximum(per_gpu, 1), cluster.gpu_idle.sum(axis=1))
         free = np.where(self._installed, cluster.gpu_free_milli, 0).sum(axis=1) / WHOLE_MILLI - unknown
         self.booked = np.maximum(self._installed.sum(axis=1) - free, 0.0)
         """(N,) GPUs booked or reserved; half of a GPU counts as 0.5."""
-        # As `kerf plan` counts them: units free on a node of which others are in use.
+        # Free units of partly used nodes, as `kerf plan` counts them.
         self._cut = np.where(self._free < self._units, self._free, 0)
 
     def sums(self, row: int | None = None, num_reserved: float = 0.0) -> GpuSums:
-        """Of one node, or all; `num_reserved` of the GPUs are reserved for pods without a node, and told apart."""
+        """Sums of one node, or of all; `num_reserved` GPUs are reserved for unbound pods and listed separately."""
         rows = slice(None) if row is None else slice(row, row + 1)
         gpus = int(self._installed[rows].sum())
         return {
@@ -153,13 +153,13 @@ class Figures:
         }
 
     def stranded_part(self) -> float | None:
-        """Of all GPUs; None where it is not told."""
+        """Stranded fraction of all GPUs; None if unknown."""
         if self._stranding is None or self._stranded is None:
             return None
         return self._stranding.part(self.cluster, self._stranded)
 
     def _load(self, rows: slice) -> float | None:
-        """Mean load of the GPUs of some nodes that tell one, None where none does."""
+        """Mean load of the GPUs with a known load on some nodes; None if there are none."""
         if self.cluster.observed is None:
             return None
         load = self.cluster.observed.gauge(Gauge.LOAD)[rows][self._installed[rows]]

@@ -1,7 +1,4 @@
-"""The list of waiting pods for people and programs: who waits where, since when, and what comes nearest to a node.
-
-Who has no node: every pod that asks for GPUs, whoever keeps it waiting, with its age and why.
-"""
+"""The list of pending pods that request GPUs: what each waits for, since when, and the node nearest to fitting it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +15,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest, RequestErro
 from extender.explain.answers import PendingList, PendingPod, WaitingPod
 from extender.explain.explanations import RejectionLog
 from extender.explain.fixes import Fixes, candidates
-from extender.explain.holders import who_of
+from extender.explain.holders import ownership_of
 from extender.explain.sentences.nearest import Nearest, nearest_of
 from extender.explain.sentences.pending import Lacking, Standing, not_bound, of_claim, why_pending
 from extender.explain.sentences.remedies import CORRECT, to_json
@@ -27,18 +24,18 @@ from extender.kube.objects import unix_time
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import GATE
-from extender.scheduling.callers import Unasked
+from extender.scheduling.callers import UncalledPods
 from extender.scheduling.placer import Placement, Placer, PodIdentity
 from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 from extender.scheduling.waking import Waker
 
-_Turn = tuple[int, float, str]
-"""Sorts by whose turn it is: priority, highest first, then Unix time of creation, then `namespace/name`."""
+_Rank = tuple[int, float, str]
+"""Sort key in queue order: negative priority, Unix time of creation, `namespace/name`."""
 
 
 @dataclass(frozen=True)
 class Waitlist:
-    """What the API server tells of pods without a node, with what Kerf itself knows of them."""
+    """Pending pods as the API server reports them, with what Kerf itself knows of them."""
 
     unbound: UnboundPods
     waker: Waker
@@ -47,87 +44,87 @@ class Waitlist:
     """None when the queue is off."""
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
-    unasked: Unasked | None = None
-    """None where nobody looks whether kube-scheduler asks."""
+    unasked: UncalledPods | None = None
+    """None if calls of kube-scheduler are not tracked."""
     passed: Callable[[str], str] = lambda uid: ""
-    """Why a pod should have waited in the queue that has passed it by; "" for all others."""
+    """Why a pod that has bypassed the queue should have waited there, by UID; "" for all others."""
 
     def num_unattended(self) -> int:
-        """Pods behind the queue's gate while there is no queue: nobody takes it off."""
+        """Number of pods behind the queue's gate while the queue is off."""
         return sum(self._is_unattended(pod) for pod in self.unbound.all())
 
     def _is_unattended(self, pod: UnboundPod) -> bool:
         return self.backlog is None and pod.gated and GATE in pod.why
 
     def num_pods(self) -> int:
-        """How many wait."""
-        return len(self._turns())
+        """Number of pending pods."""
+        return len(self._ranks())
 
     def longest(self) -> dict[str, float]:
-        """Age in seconds of the oldest that waits, by namespace."""
+        """Age in seconds of the oldest pending pod, by namespace."""
         oldest: dict[str, float] = {}
-        for _, created, pod in self._turns().values():
+        for _, created, pod in self._ranks().values():
             namespace = pod.partition("/")[0]
             oldest[namespace] = min(created, oldest.get(namespace, created))
         now = self.wall_clock()
         return {namespace: max(now - created, 0.0) for namespace, created in oldest.items()}
 
     def listing(self, most: int) -> Mapping[str, object]:
-        """How many wait, whether there may be more of whom nothing is kept, and those whose turn comes first."""
+        """As JSON data: the number of pending pods, whether there may be more than are kept, and the first `most`."""
         total, first = self.first(most)
         return {"total": total, "more": self.unbound.full, "items": [waiting.item for waiting in first]}
 
-    def first(self, most: int, namespace: str = "") -> tuple[int, list["Waiting"]]:
-        """How many wait, in all namespaces for "", and those whose turn comes first."""
-        turns = self._turns()
+    def first(self, most: int, namespace: str = "") -> tuple[int, list["PendingEntry"]]:
+        """The number of pending pods of a namespace, or of all for "", and the first `most` in queue order."""
+        ranks = self._ranks()
         if namespace:
-            turns = {uid: turn for uid, turn in turns.items() if turn[2].startswith(f"{namespace}/")}
-        first = nsmallest(most, turns.items(), key=lambda item: item[1])
+            ranks = {uid: rank for uid, rank in ranks.items() if rank[2].startswith(f"{namespace}/")}
+        first = nsmallest(most, ranks.items(), key=lambda item: item[1])
         rejected, queued = self._rejected(), self._queued()
-        return len(turns), [self._waiting(uid, turn, rejected.get(uid), queued.get(uid)) for uid, turn in first]
+        return len(ranks), [self._waiting(uid, rank, rejected.get(uid), queued.get(uid)) for uid, rank in first]
 
-    def _turns(self) -> dict[str, _Turn]:
-        """By UID. Rejected pods that the watch has not told of yet count too, or are of whoever calls Kerf by hand."""
+    def _ranks(self) -> dict[str, _Rank]:
+        """By UID. Includes rejected pods that the watch has not reported, such as those of manual calls."""
         ahead = self.wall_clock() - self.clock()
-        turns: dict[str, _Turn] = {
+        ranks: dict[str, _Rank] = {
             uid: (-request.priority, unix_time(pod.created) or first + ahead, pod.key)
             for uid, (pod, request, first) in self._rejected().items()
         }
-        turns |= {uid: (-_priority(entry), entry.created, entry.pod.key) for uid, entry in self._queued().items()}
-        turns |= {pod.uid: (-pod.priority, pod.created, pod.key) for pod in self.unbound.all()}
-        return turns
+        ranks |= {uid: (-_priority(entry), entry.created, entry.pod.key) for uid, entry in self._queued().items()}
+        ranks |= {pod.uid: (-pod.priority, pod.created, pod.key) for pod in self.unbound.all()}
+        return ranks
 
     def _rejected(self) -> dict[str, tuple[PodIdentity, PodRequest, float]]:
         return {pod.uid: (pod, request, first) for pod, request, first in self.waker.waiting()}
 
     def _queued(self) -> dict[str, Entry]:
-        """Those behind the gate, and those let go that have lost their nodes."""
+        """Pods behind the gate, and released pods that have lost their nodes, by UID."""
         return (
             {entry.uid: entry for entry in self.backlog.entries.values() if entry.stage.waits} if self.backlog else {}
         )
 
-    def everyone(self) -> Iterator["Awaited"]:
-        """All that wait, in no order: read when this is called, and worked out as they are gone through."""
+    def everyone(self) -> Iterator["PendingSummary"]:
+        """All pending pods, unordered: read at the call, evaluated lazily."""
         ahead = self.wall_clock() - self.clock()
         return _awaited(self.unbound.all(), self._rejected(), self._queued(), ahead)
 
     def standing(self, uid: str, *, refused_by_kerf: bool) -> Standing:
-        """Who keeps a pod waiting; `refused_by_kerf`: whether Kerf was asked about it, and had no node."""
+        """What keeps a pod waiting; `refused_by_kerf`: whether Kerf was called for it and found no node."""
         entry = self.backlog.entries.get(uid) if self.backlog else None
         if entry is not None and entry.stage.waits:
             return Standing(entry.skips.reason or entry.fault, queued=True, ahead=self._ahead(entry))
-        beside = self._beside_queue(self.unbound.get(uid), refused_by_kerf=refused_by_kerf)
-        return replace(beside, refused=entry.refused) if entry is not None else beside
+        standing = self._outside_queue(self.unbound.get(uid), refused_by_kerf=refused_by_kerf)
+        return replace(standing, refused=entry.refused) if entry is not None else standing
 
-    def _beside_queue(self, known: UnboundPod | None, *, refused_by_kerf: bool) -> Standing:
+    def _outside_queue(self, known: UnboundPod | None, *, refused_by_kerf: bool) -> Standing:
         if known is None or known.asked is None:
             return Standing()
         gated = not known.owed and not known.refused
-        told, unseen = known.why if gated or known.refused else "", known.owed and not refused_by_kerf
+        message, unseen = known.why if gated or known.refused else "", known.owed and not refused_by_kerf
         unattended, passed = self._is_unattended(known), self.passed(known.uid)
         unasked = self.unasked.why(known) if self.unasked is not None and not refused_by_kerf else ""
         return Standing(
-            scheduler=told,
+            scheduler=message,
             by_kerf=refused_by_kerf,
             gated=gated,
             unattended=unattended,
@@ -137,19 +134,18 @@ class Waitlist:
         )
 
     def _ahead(self, entry: Entry) -> int:
-        """How many pods that wait in the queue come before one by priority, then age."""
-        turn = (-_priority(entry), entry.created, entry.pod.key)
-        return sum((-_priority(one), one.created, one.pod.key) < turn for one in self._queued().values())
+        """Number of queued pods before an entry, by priority, then age."""
+        rank = (-_priority(entry), entry.created, entry.pod.key)
+        return sum((-_priority(one), one.created, one.pod.key) < rank for one in self._queued().values())
 
     def why(self, uid: str) -> str:
-        """Why a pod waits in the queue, in the words of its last round; "" where it does not wait there."""
+        """Why the queue's last round skipped a pod, in words; "" if it is not queued."""
         entry = self.backlog.entries.get(uid) if self.backlog else None
         return "" if entry is None or not entry.stage.waits else str(entry.skips.reason or entry.fault or "")
 
     def _waiting(
-        self, uid: str, turn: _Turn, rejected: tuple[PodIdentity, PodRequest, float] | None, entry: Entry | None
-    ) -> "Waiting":
-        """A pod as it is told; `since` is Unix time."""
+        self, uid: str, rank: _Rank, rejected: tuple[PodIdentity, PodRequest, float] | None, entry: Entry | None
+    ) -> "PendingEntry":
         known = self.unbound.get(uid)
         asked = known.asked if known else None
         request: GpuRequest | str | None = known.request if known else None
@@ -163,44 +159,44 @@ class Waitlist:
             pod, asked, _ = rejected
             request, why = asked.gpus or request, self.rejections.last(pod) or why
         item: WaitingPod = {
-            "pod": turn[2],
+            "pod": rank[2],
             "request": str(request or ""),
             "why": why,
             "where": "scheduler" if entry is None else "queue",
-            "priority": -turn[0],
-            "since": round(turn[1], 1),
+            "priority": -rank[0],
+            "since": round(rank[1], 1),
         }
         by_kerf = rejected is not None and entry is None
-        told_by_queue = Standing(entry.skips.reason or entry.fault, queued=True) if entry is not None else None
-        standing = told_by_queue or self._beside_queue(known, refused_by_kerf=by_kerf)
-        let_go = self.backlog.entries.get(uid) if self.backlog else None
-        if let_go is not None:
-            standing = replace(standing, refused=let_go.refused)
-        return Waiting(uid, item, asked, planned.gang if planned else "", by_kerf, standing)
+        in_queue = Standing(entry.skips.reason or entry.fault, queued=True) if entry is not None else None
+        standing = in_queue or self._outside_queue(known, refused_by_kerf=by_kerf)
+        released = self.backlog.entries.get(uid) if self.backlog else None
+        if released is not None:
+            standing = replace(standing, refused=released.refused)
+        return PendingEntry(uid, item, asked, planned.gang if planned else "", by_kerf, standing)
 
 
-class Waiting(NamedTuple):
-    """A pod without a node."""
+class PendingEntry(NamedTuple):
+    """A pending pod."""
 
     uid: str
     item: WaitingPod
     asked: PodRequest | None
-    """None where its request can't be understood."""
+    """Its request, None if it can't be parsed."""
     gang: str
-    """As the queue names it, "" for none."""
+    """The queue's name of its gang, "" for none."""
     rejected: bool
-    """Whether Kerf was asked about it and found no node."""
+    """Whether Kerf was called for it and found no node."""
     standing: Standing
-    """Who keeps it waiting."""
+    """What keeps it waiting."""
 
     @property
     def wrong(self) -> bool:
-        """Whether Kerf turns it away for a request that can't be understood."""
+        """Whether Kerf rejects it because its request can't be parsed."""
         return self.asked is None and self.item["where"] == "scheduler"
 
 
-class Awaited(NamedTuple):
-    """A pod without a node, in short."""
+class PendingSummary(NamedTuple):
+    """A summary of a pending pod."""
 
     uid: str
     pod: str
@@ -209,7 +205,7 @@ class Awaited(NamedTuple):
     created: float
     """Unix time."""
     request: GpuRequest | None
-    """None where it can't be understood."""
+    """None if it can't be parsed."""
     owner: str
     """`Kind/name`."""
     gang: str
@@ -223,17 +219,19 @@ def _awaited(
     rejected: Mapping[str, tuple[PodIdentity, PodRequest, float]],
     queued: Mapping[str, Entry],
     ahead_s: float,
-) -> Iterator[Awaited]:
-    """Pods by whom tells most of each: the watch, the queue, and who was rejected; Unix time is `ahead_s` ahead of the
-    time of rejections."""
-    told: set[str] = set()
+) -> Iterator[PendingSummary]:
+    """Each pod once, from the source that knows most of it: the watch, the queue, then the rejections.
+
+    Unix time is `ahead_s` ahead of the clock of rejections.
+    """
+    seen: set[str] = set()
     for known in unbound:
-        told.add(known.uid)
+        seen.add(known.uid)
         entry, refused = queued.get(known.uid), rejected.get(known.uid)
         planned = entry.planned if entry is not None else None
         asked = refused[1] if refused is not None else known.asked
         request = (planned.gpus if planned is not None else None) or (asked.gpus if asked is not None else None)
-        yield Awaited(
+        yield PendingSummary(
             known.uid,
             known.key,
             known.priority,
@@ -244,17 +242,19 @@ def _awaited(
             gated=known.gated,
         )
     for uid, entry in queued.items():
-        if uid not in told:
-            told.add(uid)
+        if uid not in seen:
+            seen.add(uid)
             planned, pod = entry.planned, entry.pod
             request, gang = (planned.gpus, planned.gang) if planned is not None else (None, "")
-            owner, gated = who_of(pod.metadata).owner, entry.stage.behind_gate
-            yield Awaited(uid, pod.key, _priority(entry), entry.created, request, owner, gang, gated)
+            owner, gated = ownership_of(pod.metadata).owner, entry.stage.behind_gate
+            yield PendingSummary(uid, pod.key, _priority(entry), entry.created, request, owner, gang, gated)
     for uid, (identity, asked, first) in rejected.items():
-        if uid not in told:
+        if uid not in seen:
             owner = identity.owner.partition("/")[2] or f"Pod/{identity.name}"
             created = unix_time(identity.created) or first + ahead_s
-            yield Awaited(uid, identity.key, asked.priority, created, asked.gpus, owner, identity.gang, gated=False)
+            yield PendingSummary(
+                uid, identity.key, asked.priority, created, asked.gpus, owner, identity.gang, gated=False
+            )
 
 
 def _priority(entry: Entry) -> int:
@@ -262,28 +262,28 @@ def _priority(entry: Entry) -> int:
 
 
 _MAX_REQUESTS: Final = 64
-"""Different requests of a page that are compared with the nodes: each takes a look at all of them."""
+"""Distinct requests per page that are compared with the nodes: each comparison reads all nodes."""
 
 _MAX_CLAIM_REQUESTS: Final = 8
-"""Of these, those by ResourceClaims, for which devices are searched."""
+"""Of these, requests by ResourceClaims, for which devices are searched."""
 
 _Class = tuple[GpuRequest, ObservedRules | None]
-"""A request, and what its policy counts of the GPUs' use."""
+"""A request, and its policy's rules for observed use of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingPage:
-    """All that an answer takes, read at one moment: it is worked out in a thread."""
+    """The inputs of an answer, read at one moment so that a thread can work it out."""
 
     total: int
     at_least: bool
     """Whether there may be more than `total`."""
-    pods: Sequence[Waiting]
+    pods: Sequence[PendingEntry]
     classes: Sequence[_Class | None]
-    """Of each pod; None where it is not to be compared with the nodes."""
+    """Request class of each pod; None if it is not compared with the nodes."""
     cluster: Cluster
     decided: Mapping[str, Placement]
-    """Newest decisions that are kept, by UID."""
+    """Newest kept decisions, by UID."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class PendingPods:
     snapshot: Callable[[], Cluster]
 
     def page(self, most: int, namespace: str) -> PendingPage:
-        """The pods whose turn comes first, of all namespaces for ""."""
+        """The first `most` pods in queue order, of all namespaces for ""."""
         total, pods = self.waitlist.first(most, namespace)
         known: dict[_Class, None] = {}
         classes: list[_Class | None] = []
@@ -316,7 +316,7 @@ class PendingPods:
             return None
         try:
             policy = self.placer.policy_of(asked)
-            request = policy.asked(asked)
+            request = policy.weighed_request(asked)
         except RequestError:
             return None
         return None if request is None else (request, policy.rules)
@@ -324,17 +324,17 @@ class PendingPods:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found of the nodes for a pod."""
+    """How the nodes compare with a pod's request."""
 
     nearest: Nearest
     elsewhere: str = ""
     """A node with room that it was not offered, "" for none."""
     of_all: bool = True
-    """Whether all nodes were looked at, since it is not known which of them it was offered."""
+    """Whether all nodes were compared because the offered ones are unknown."""
 
 
-def looked_at(page: PendingPage) -> list[Looked | None]:
-    """What comes nearest to each pod of a page, of the nodes that it was offered where that is known: for a thread."""
+def compare_nodes(page: PendingPage) -> list[Looked | None]:
+    """The nearest node for each pod of a page, among the nodes that it was offered if known. Runs in a thread."""
     everywhere = np.fromiter(page.cluster.row_of.values(), np.intp, len(page.cluster.row_of))
     of_class = {
         found: Looked(nearest_of(page.cluster, *found, everywhere)) for found in page.classes if found is not None
@@ -363,16 +363,16 @@ def _offered(cluster: Cluster, class_: _Class, rows: Rows, of_all: Looked) -> Lo
     return Looked(found, others.node if others.fits and not found.fits else "", of_all=False)
 
 
-def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> PendingList:
-    """A page as it is answered, with who is in the way now."""
+def answer(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> PendingList:
+    """A page as JSON data, with the pods that are in the way now."""
     distinct = {id(one): one for one in looked if one is not None}
     silent, makes_room = fixes.silent(), fixes.makes_room()
     in_the_way = {key: fixes.in_the_way(one.nearest) for key, one in distinct.items()}
     pods: list[PendingPod] = []
     for waiting, class_, found in zip(page.pods, page.classes, looked, strict=True):
-        claim = fixes.ledger.claim(waiting.uid)
+        claim = fixes.ledger.allocation(waiting.uid)
         item, rejected = waiting.item, waiting.rejected or waiting.wrong
-        sentence, remedies = bounded(item["why"] or f"asks for {item['request']}"), list[Remedy]()
+        sentence, remedies = bounded(item["why"] or f"requests {item['request']}"), list[Remedy]()
         if claim is not None:
             sentence = of_claim(claim, waiting.standing.refused)
         elif found is not None and class_ is not None:
@@ -408,12 +408,12 @@ def told(page: PendingPage, looked: Sequence[Looked | None], fixes: Fixes) -> Pe
 
 
 def _moves_help(nearest: Nearest) -> bool:
-    """Whether the nearest node might have room if running pods moved: not if no node is made for the pod."""
+    """Whether moving running pods could make room: not if no node could ever fit the pod."""
     return bool(TABLE.could_fit[nearest.reason])
 
 
-def _why(lacking: Lacking, waiting: Waiting, decided: Placement | None) -> tuple[str, list[Remedy]]:
-    """The sentence of a pod that nothing is held for, and what helps: it may have been given a node before."""
+def _why(lacking: Lacking, waiting: PendingEntry, decided: Placement | None) -> tuple[str, list[Remedy]]:
+    """The sentence and remedies of a pod without a claim; it may have been assigned a node before."""
     if decided is None or decided.node is None:
         return why_pending(lacking, waiting.standing)
     sentence, remedies = why_pending(lacking, replace(waiting.standing, unseen=False))

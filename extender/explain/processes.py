@@ -1,7 +1,7 @@
-"""Questions answered beside the loop: in a process of its own, one at a time, for so long and no longer.
+"""Answers questions in a separate process, one at a time and with a time limit.
 
-Whoever may read may ask, and a question may be as large as a body. The loop, which filter and the lease wait for, hands
-bytes on and decodes nothing of it. The process ends with its answer.
+Anyone with read access may ask, and a question may be as large as a request body. The event loop, on which filter and
+the lease depend, only passes bytes on and decodes none of them. The process ends after its answer.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ _NICE: Final = 10
 _MAX_BYTES: Final = 4 << 30
 _LENGTH_BYTES: Final = 8
 _FAULT: Final = b"!"
-"""Begins an answer that is a sentence."""
+"""First byte of an answer that is an error."""
 _FINE: Final = b"="
-"""Begins any other one."""
+"""First byte of any other answer."""
 
 
 class QuestionError(ValueError):
-    """An invalid question; says what would be right."""
+    """An invalid question; says what would be valid."""
 
 
 class BusyError(Exception):
@@ -39,26 +39,26 @@ class BusyError(Exception):
 
 
 class NotKnownError(Exception):
-    """What is asked about is not there, or not any more."""
+    """The requested object does not exist, or no longer."""
 
 
 class RefusedError(Exception):
-    """What is asked for is not done; says why."""
+    """The request is refused; says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """What is said to a process, and what it answers."""
+class ParentPipe:
+    """The parent's end of a conversation with a process."""
 
     child: Child
 
     async def send(self, content: bytes) -> None:
-        """Tell it something. Raises OSError."""
+        """Send a message. Raises OSError."""
         self.child.writer.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
         await self.child.writer.drain()
 
     async def ask(self, content: bytes) -> bytes:
-        """Tell it something, and take its answer. Raises QuestionError, OSError, EOFError."""
+        """Send a message and return the answer. Raises QuestionError, OSError, EOFError."""
         await self.send(content)
         reader = self.child.reader
         reply = await reader.readexactly(int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big"))
@@ -68,17 +68,17 @@ class Talk:
 
 
 @dataclass(eq=False)
-class Turns:
-    """Whose turn it is: one question at a time, of whatever kind, and a few that wait."""
+class QuestionQueue:
+    """Runs one question at a time, with a short queue."""
 
     max_s: float = 60.0
-    """The time for an answer."""
+    """Time limit of an answer, in seconds."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
 
     @asynccontextmanager
-    async def process(self, module: str) -> AsyncIterator[Talk]:
-        """A process for one question, once it is its turn. Raises BusyError, also for what goes wrong within."""
+    async def process(self, module: str) -> AsyncIterator[ParentPipe]:
+        """A process for one question, once the earlier ones are done. Raises BusyError, also if the process fails."""
         if self._num_waiting >= _MAX_WAITING:
             raise BusyError(f"{_MAX_WAITING} questions are waiting already; try again later")
         self._num_waiting += 1
@@ -86,9 +86,9 @@ class Turns:
             async with self._busy, asyncio.timeout(self.max_s):
                 child = await Child.start(sys.executable, "-m", module)
                 try:
-                    yield Talk(child)
+                    yield ParentPipe(child)
                 except (OSError, EOFError) as error:
-                    raise BusyError("the question used too much memory, or its process was ended") from error
+                    raise BusyError("the question used too much memory, or its process was killed") from error
                 finally:
                     await child.end()
         except TimeoutError:
@@ -98,7 +98,7 @@ class Turns:
 
 
 async def pages(transport: Transport, path: str, query: Query | None = None) -> AsyncIterator[bytes]:
-    """A list of the API server page by page, each a list of objects as they come. Raises ClusterError."""
+    """A list of the API server, each page as JSON `{"items": [...]}`. Raises ClusterError."""
     try:
         async for page in Lister(transport, path, msgspec.Raw, query).pages():
             yield b'{"items":[%b]}' % b",".join(map(bytes, page.items))
@@ -107,23 +107,23 @@ async def pages(transport: Transport, path: str, query: Query | None = None) -> 
 
 
 async def whole(transport: Transport, path: str, query: Query | None = None) -> bytes:
-    """The same as one list. Raises ClusterError."""
+    """The same as one page. Raises ClusterError."""
     try:
-        found = await Lister(transport, path, msgspec.Raw, query).all()
+        listing = await Lister(transport, path, msgspec.Raw, query).all()
     except msgspec.DecodeError as error:
         raise ClusterError(f"{path} can't be read: {error}") from None
-    return b'{"items":[%b]}' % b",".join(map(bytes, found.items))
+    return b'{"items":[%b]}' % b",".join(map(bytes, listing.items))
 
 
 @dataclass(frozen=True, slots=True)
-class Pipe:
-    """The process' end of a talk."""
+class ChildPipe:
+    """The child's end of a conversation."""
 
     source: BinaryIO
     target: BinaryIO
 
     def read(self) -> bytes:
-        """What is said next. Raises EOFError where nobody is there any more."""
+        """The next message. Raises EOFError if the parent is gone."""
         length = self._exactly(_LENGTH_BYTES)
         return self._exactly(int.from_bytes(length, "big"))
 
@@ -132,32 +132,31 @@ class Pipe:
         self.send(_FINE + content)
 
     def refuse(self, why: str) -> None:
-        """Answer with a sentence."""
+        """Answer with an error."""
         self.send(_FAULT + why.encode(errors="replace"))
 
     def _exactly(self, num_bytes: int) -> bytes:
         content = self.source.read(num_bytes)
         if len(content) < num_bytes:
-            raise EOFError("whoever asked has ended")
+            raise EOFError("the parent process has ended")
         return content
 
     def send(self, content: bytes) -> None:
-        """Say something."""
+        """Send a message."""
         self.target.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
         self.target.flush()
 
 
-def serve(answer: Callable[[Pipe], bytes]) -> None:
-    """Be the process: `answer` reads, asks for what it needs, and returns the last thing to tell or raises
-    QuestionError."""
+def serve(answer: Callable[[ChildPipe], bytes]) -> None:
+    """Run the child process: `answer` reads messages and returns the answer, or raises QuestionError."""
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
-    pipe = Pipe(sys.stdin.buffer, sys.stdout.buffer)
-    with contextlib.suppress(EOFError, BrokenPipeError):  # Kerf was killed: nobody waits for an answer
+    pipe = ChildPipe(sys.stdin.buffer, sys.stdout.buffer)
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent is gone
         _answer(pipe, answer)
 
 
-def _answer(pipe: Pipe, answer: Callable[[Pipe], bytes]) -> None:
+def _answer(pipe: ChildPipe, answer: Callable[[ChildPipe], bytes]) -> None:
     try:
         pipe.tell(answer(pipe))
     except QuestionError as error:

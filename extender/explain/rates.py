@@ -1,14 +1,12 @@
-"""How many GPUs are booked, used, idle, stranded and sick at a moment: by holder, and by node.
+"""How many GPUs are booked, used, idle, stranded and unavailable ("sick") at a moment, by holder and by node.
 
-Kept along the ledger: a node is looked at again only when something of it was given or taken back, all else is arrays.
+Follows the ledger: a node is read again only after its bookings have changed, everything else is computed on arrays.
 N nodes by the ledger's rows, E entries of a node (what one holder has of one of its GPUs), U numbers of holders. GPUs
-are counted in thousandths, as whole numbers.
+are counted in thousandths, as whole numbers; those of a node add up to its capacity.
 
-What each holder has of a node's GPUs, in thousandths of a GPU; and what nobody can have of it.
-
-As the ledger counts: a whole GPU is one GPU, a time slice its part of one, a MIG device its compute slices. A share is
-the larger of its part of the compute and of the memory; where shares of one GPU come to more than is taken of it by
-either measure, each counts less, in proportion. All numbers are whole, and those of a node add up to its capacity.
+Units are the ledger's: a whole GPU is one GPU, a time slice its fraction of one, a MIG device its compute slices. A
+share is the larger of its fractions of compute and memory; if the shares of a GPU exceed what is taken of it by either
+measure, they are scaled down in proportion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +26,7 @@ from extender.core.vendors.registry import VENDORS
 from extender.explain.holders import Closed, Holders
 from extender.explain.stranded import stranded_of
 from extender.kube.background import give_way
-from extender.ledger.claims import Occupancy
+from extender.ledger.allocations import Occupancy
 from extender.ledger.ledger import Ledger
 from extender.plugins.holdings import Holding, Part
 
@@ -37,11 +35,11 @@ _UNCUT: Final = Cutting()
 
 
 class Entry(NamedTuple):
-    """What a holder has of one GPU."""
+    """A holder's part of one GPU."""
 
     holder: int
     gpu: int
-    """Index, UNKNOWN_GPU for GPUs of unknown index, all in one."""
+    """Index of the GPU; `_UNKNOWN_GPU` for all GPUs of unknown index together."""
     milli: int
 
 
@@ -51,12 +49,12 @@ class NodeShares(NamedTuple):
     entries: Sequence[Entry]
     capacity_milli: int
     sick_milli: int
-    """Of GPUs that nobody has and nobody is given: unhealthy, withheld by the kubelet, or of a node that is set aside
-    or takes no pods."""
+    """Capacity that is unbooked and unavailable: unhealthy GPUs, GPUs withheld by the kubelet, and GPUs of nodes that
+    are quarantined or take no pods."""
 
     @property
     def booked_milli(self) -> int:
-        """What holders have."""
+        """Sum over the holders."""
         return sum(entry.milli for entry in self.entries)
 
 
@@ -64,15 +62,13 @@ _NO_SHARES: Final = NodeShares((), 0, 0)
 
 
 def _mig_milli(profile: str, model: str = "", num_holders: int = 1) -> int:
-    """Thousandths of a GPU that one of so many holders of a MIG device has, by its profile, as in `1g.5gb`, and its
-    GPU's model."""
+    """Thousandths of a GPU per holder of a MIG device, by its profile, such as `1g.5gb`, and GPU model."""
     num, of = mig_slices(profile, model)
     return WHOLE_MILLI * num // (of * num_holders)
 
 
 def asked_milli(request: GpuRequest) -> int | None:
-    """Thousandths of a GPU that a request comes to, by the same measure; None where that depends on the node: time
-    slices, and memory in total."""
+    """Thousandths of a GPU that a request amounts to; None if it depends on the node: time slices, total memory."""
     if request.mig:
         return sum(count * _mig_milli(profile) for profile, count in request.mig)
     if request.unit is AskedUnit.SHARED or not request.count:
@@ -88,8 +84,10 @@ def _shares_of(
     *,
     closed: bool = False,
 ) -> NodeShares:
-    """What holders, by number, have of a node that offers this, of GPUs of a model, cut in this way; a closed one gives
-    nothing of the rest to anybody."""
+    """The shares of holders, by number, on a node with this offer, GPU model and MIG cutting.
+
+    The rest of a closed node is unavailable.
+    """
     if not offer.gpus and not offer.mig:
         return _NO_SHARES
     node = _Node(offer, _MigShares.of(offer, model, cutting), closed or offer.set_aside > 0)
@@ -99,18 +97,18 @@ def _shares_of(
 
 
 class _MigShares(NamedTuple):
-    """What a node's MIG devices come to."""
+    """Sizes of a node's MIG devices."""
 
     milli_of: Mapping[str, int]
-    """Of one holder of a device, by the name of its resource."""
+    """Milli per holder of a device, by profile."""
     installed: int
-    """Milli of all."""
+    """Milli of all devices."""
     whole: int
-    """Milli of what goes by the name of a GPU."""
+    """Milli of what the node advertises as a GPU."""
 
     @classmethod
     def of(cls, offer: NodeOffer, model: str, cutting: Cutting) -> "_MigShares":
-        """No more than the GPUs that they are cut from, where their number is known."""
+        """Sizes that add up to at most the GPUs that the devices are cut from, if their number is known."""
         milli_of = {profile: _mig_milli(profile, model, cutting.num_holders(profile)) for profile, _ in offer.mig}
         installed = sum(count * milli_of[profile] for profile, count in offer.mig)
         num_cut = offer.withheld_units // max(offer.units_per_gpu, 1) if offer.gpus else cutting.num_gpus
@@ -122,7 +120,7 @@ class _MigShares(NamedTuple):
 
 @dataclass(slots=True)
 class _OnGpu:
-    """What is taken of a GPU of known index, by either measure; weights are in thousandths times the slices."""
+    """What is taken of a GPU of known index, by compute and memory; weights are in thousandths times the slices."""
 
     weights: dict[int, int]
     compute: int = 0
@@ -144,7 +142,7 @@ class _Node:
         self._mig: dict[int, int] = {}  # milli
 
     def take(self, holder: int, holding: Holding) -> None:
-        """Count what a holder has."""
+        """Add a holder's GPUs."""
         for profile, count in holding.mig:
             self._mig[holder] = self._mig.get(holder, 0) + count * self._cut.milli_of.get(profile, 0)
         num_unknown = holding.units - len(holding.parts)
@@ -164,7 +162,7 @@ class _Node:
         return self._cut.whole if self._sliced else self._cut.whole * self._per_gpu
 
     def _measures(self, part: Part, gpu: int) -> tuple[int, int]:
-        """Weights of a part, by compute and by memory."""
+        """Weights of a part by compute and by memory."""
         if self._sliced or self._occupancy.is_whole(part):
             return self._unit, self._unit
         installed = self._offer.gpus[gpu].memory_mib
@@ -173,7 +171,7 @@ class _Node:
         return part.milli * self._per_gpu, min(part.mib, installed) * self._unit // installed
 
     def shares(self) -> NodeShares:
-        """All of it, none of it more than there is."""
+        """The shares, limited to the node's capacity."""
         offer, a_gpu, installed_mig = self._offer, self._cut.whole, self._cut.installed
         whole = a_gpu * self._per_gpu
         entries: list[Entry] = []
@@ -191,7 +189,7 @@ class _Node:
         entries += [Entry(holder, _UNKNOWN_GPU, milli) for holder, milli in _dealt(of_mig, self._mig)]
         capacity = a_gpu * len(offer.gpus) + installed_mig
         sick = unhealthy + min(withheld, healthy)
-        if offer.mig:  # GPUs that are cut are withheld: their devices count instead
+        if offer.mig:  # GPUs cut into MIG devices are withheld: the devices count instead
             capacity, sick = capacity - min(withheld, healthy), unhealthy
         if self._closed:
             sick = capacity - named - wanted - of_mig
@@ -199,12 +197,12 @@ class _Node:
 
 
 def _taken(unhealthy: int, healthy: int, wanted: int) -> tuple[int, int]:
-    """What is left of unhealthy and healthy GPUs that nobody is known to have, of which healthy ones go first."""
+    """What is left of unhealthy and healthy GPUs without a known holder after taking `wanted`, healthy ones first."""
     return unhealthy - max(wanted - healthy, 0), max(healthy - wanted, 0)
 
 
 def _dealt(total: int, weights: dict[int, int]) -> list[tuple[int, int]]:
-    """A total by weights, in whole numbers whose sum is the total; each within one of its exact part."""
+    """A total split by weights into whole numbers that sum to it, each within one of its exact share."""
     weight = sum(weights.values())
     dealt: list[tuple[int, int]] = []
     before = so_far = 0
@@ -217,7 +215,7 @@ def _dealt(total: int, weights: dict[int, int]) -> list[tuple[int, int]]:
 
 
 NUM_OF_HOLDERS: Final = 4
-"""Rows of `Rates.of_groups`: booked; of that weighted by load; of that with a known load; and with hardly any."""
+"""Rows of `Rates.of_groups`: booked; booked weighted by load; booked with known load; booked with load below idle."""
 CAPACITY, FREE, STRANDED, SICK = range(4)
 NUM_OF_NODES: Final = 4
 """Rows of `Rates.of_nodes`: `capacity = booked + free + stranded + sick`."""
@@ -228,7 +226,7 @@ _IntegerT = TypeVar("_IntegerT", bound=np.integer)
 
 
 class Rates(NamedTuple):
-    """GPU milli at a moment. Holders are summed up by group: those that count on the same lines."""
+    """GPU milli at a moment. Holders are summed by group: those that count on the same lines."""
 
     of_groups: Longs
     """(4, P) by group."""
@@ -237,18 +235,18 @@ class Rates(NamedTuple):
     booked: Longs
     """(U,) by holder."""
     idles: Mask
-    """(U,) holders of whose GPUs the load is known and below the threshold, of all of them."""
+    """(U,) holders with a known load below the threshold on all their GPUs."""
 
 
 class _Entries(NamedTuple):
-    """X entries of N nodes, one after the other; and what follows from them alone."""
+    """X entries of N nodes, flattened, with sums over them."""
 
     row: Rows
     holder: Rows
     milli: Floats
     """Whole numbers."""
     slot: Rows
-    """(X,) flat index of its GPU in (N, G); -1 where that is not known."""
+    """(X,) flat index of its GPU in (N, G); -1 if unknown."""
     of_nodes: Longs
     """(N,) milli booked."""
     of_holders: Longs
@@ -256,12 +254,12 @@ class _Entries(NamedTuple):
 
 
 class OfHolders(NamedTuple):
-    """What each holder has now."""
+    """GPUs and load of each holder now."""
 
     booked: Longs
     """(U,) GPU milli."""
     load: Floats
-    """(U,) of the GPUs behind that; NaN where that of any is not known, or it has nothing."""
+    """(U,) load of these GPUs; NaN if that of any is unknown, or if there are none."""
 
 
 class Occupants:
@@ -270,7 +268,7 @@ class Occupants:
     def __init__(self, ledger: Ledger, holders: Holders) -> None:
         self._ledger, self.holders = ledger, holders
         self._holder: npt.NDArray[np.int32] = np.full((0, 1), _NOBODY, np.int32)
-        """(N, E) whose an entry is."""
+        """(N, E) holder of each entry."""
         self._gpu: npt.NDArray[np.int16] = np.full((0, 1), _UNKNOWN_GPU, np.int16)
         self._milli: Longs = np.zeros((0, 1), np.int64)
         self.capacity: Longs = np.zeros(0, np.int64)
@@ -280,18 +278,18 @@ class Occupants:
         self.model: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """(N,) index into `models`."""
         self.models: list[str] = []
-        """Names of GPU models. A node of several counts as its first."""
+        """Names of GPU models. A node with several counts as its first."""
         self.renamed: list[int] = []
-        """Numbers of holders whose GPUs turned out to be of another model, since somebody took these."""
+        """Holders whose GPUs turned out to be of another model, since the consumer last cleared this."""
         self._row_of: dict[str, int] = {}
         self._node_at: dict[int, str] = {}
         self.version = 0
-        """Grows with every change."""
+        """Increases with every change."""
         self._made: tuple[tuple[int, int, int], _Entries] | None = None
 
     async def catch_up(self) -> None:
-        """Look at all nodes that have changed; others of the event loop go on in between, and may do the same: whoever
-        is stopped leaves the rest to the next."""
+        """Read all changed nodes, yielding to the event loop in between. Concurrent calls share the work: a cancelled
+        one leaves the rest to the next."""
         changed = self.holders.changed
         for done, node in enumerate(sorted(changed), 1):
             if node in changed:
@@ -301,10 +299,10 @@ class Occupants:
                 await give_way()
 
     def look_at(self, node: str) -> None:
-        """Write down who has what of a node now."""
+        """Update the entries of a node."""
         model = self.model_of(node)
         row, before = self._ledger.rows.arrays.row_of.get(node), self._row_of.pop(node, None)
-        if before is not None and self._node_at[before] == node:  # not another's by now
+        if before is not None and self._node_at[before] == node:  # else the row is reused by another node
             self._write(before, _NO_SHARES)
         held = list(self.holders.on(node))
         if row is None:
@@ -318,7 +316,7 @@ class Occupants:
         cutting = read_cutting((manifest.metadata.labels if manifest else None) or {}, offer.mig, VENDORS[offer.vendor])
         self._write(row, _shares_of(offer, held, self.models[index], cutting, closed=closed))
         self.model[row] = index
-        if self.model_of(node) != model:  # a label came later than the pods
+        if self.model_of(node) != model:  # the label arrived after the pods
             self.renamed += [number for number, _ in held]
 
     def names(self) -> list[tuple[str, int]]:
@@ -326,7 +324,7 @@ class Occupants:
         return sorted((name, row) for name, row in self._row_of.items() if self.capacity[row])
 
     def model_of(self, node: str) -> str:
-        """The GPU model of a node that was looked at."""
+        """The GPU model of a node."""
         row = self._row_of.get(node)
         if row is None or self._node_at[row] != node:
             return _UNKNOWN_MODEL
@@ -335,7 +333,7 @@ class Occupants:
     def _model(self, node: str, offer: NodeOffer) -> int:
         name = offer.gpus[0].model.name if offer.gpus else ""
         manifest = self._ledger.rows.manifest(node)
-        if offer.mig and not name and manifest is not None:  # its GPUs are cut: their model is in a label alone
+        if offer.mig and not name and manifest is not None:  # with MIG, only a label has the model
             label = VENDORS[offer.vendor].product_label
             name = describe_model((manifest.metadata.labels or {}).get(label, ""), {}).name
         name = name or _UNKNOWN_MODEL
@@ -368,17 +366,16 @@ class Occupants:
     def rates(
         self, cluster: Cluster, idle_below: float, unusable: Longs, group: npt.NDArray[np.integer], num_groups: int
     ) -> Rates:
-        """The rates in a cluster; `unusable` is (N,) idle milli that nobody is expected to use, `group` (U,) by holder.
+        """The rates in a cluster; `unusable` is (N,) milli that no pod is expected to use, `group` (U,) by holder.
 
-        A GPU with a load of less than `idle_below` is idle. Nodes that were not looked at since they changed count as
-        they were.
+        A GPU with a load below `idle_below` is idle. Nodes that were not read since they changed count as before.
         """
         entries = self._flat(min(cluster.num_nodes, len(self.capacity)), cluster.gpu_model.shape[1])
         num_rows, milli = len(entries.of_nodes), entries.milli
         load = _loads(cluster, entries)
         known = np.isfinite(load)
         used = np.floor(milli * np.where(known, np.clip(load, 0, 1), 0))
-        idle = load < idle_below  # nothing is less than NaN, nor more
+        idle = load < idle_below  # False for NaN
         groups = group[entries.holder]
         of_groups = [np.bincount(groups, column, num_groups) for column in (milli, used, milli * known, milli * idle)]
         num_busy = np.bincount(entries.holder[~idle], minlength=len(entries.of_holders))
@@ -393,14 +390,14 @@ class Occupants:
         )
 
     def of_holders(self, cluster: Cluster) -> OfHolders:
-        """What each holder has in a cluster, and how that is used. Nodes count as of `rates`."""
+        """GPUs and load of each holder in a cluster. Nodes count as in `rates`."""
         entries = self._flat(min(cluster.num_nodes, len(self.capacity)), cluster.gpu_model.shape[1])
         used = np.bincount(entries.holder, entries.milli * _loads(cluster, entries), len(entries.of_holders))
         load = np.where(entries.of_holders > 0, used / np.maximum(entries.of_holders, 1), np.nan)
         return OfHolders(entries.of_holders, load)
 
     def _flat(self, num_rows: int, num_slots: int) -> _Entries:
-        """The entries, made once for each change."""
+        """The entries, computed once per change."""
         made_of = self.version, num_rows, num_slots
         if self._made is not None and self._made[0] == made_of:
             return self._made[1]
@@ -422,9 +419,9 @@ class Occupants:
 
 
 def _loads(cluster: Cluster, entries: _Entries) -> Floats:
-    """(X,) the load behind each entry, NaN where it is not known.
+    """(X,) the load of each entry, NaN if unknown.
 
-    What is on GPUs of unknown index has their load: that of the GPUs which no entry names, as far as it goes.
+    Entries on GPUs of unknown index share the load of the GPUs that no entry names.
     """
     if cluster.observed is None:
         return np.full(len(entries.row), np.nan)

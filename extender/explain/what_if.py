@@ -1,4 +1,4 @@
-"""What answers what-if questions, as those see it who ask by themselves: a part does."""
+"""The interface of the part that answers what-if questions."""
 
 from typing import Protocol
 
@@ -7,4 +7,4 @@ class AnswersWhatIf(Protocol):
     """Answers `kerf what-if`."""
 
     async def answer(self, body: bytes) -> bytes:
-        """Where pods would go, as JSON, of a question in JSON. Raises QuestionError, BusyError, ClusterError."""
+        """Where pods would go, in JSON, for a question in JSON. Raises QuestionError, BusyError, ClusterError."""

@@ -1,14 +1,6 @@
-"""What answers for workloads, beside the meter where there is one.
+"""`GET /workloads`: every pod that has or requests GPUs, listed by pod or summed by owner or namespace.
 
-What is told of pods beside what they hold: whom they belong to, since when they are, and whether they run yet.
-
-All workloads as columns: what has GPUs, as the meter's entries count them, and what waits for some.
-
-P pods. Text is in lists, numbers are in arrays; NaN stands for what nobody knows.
-
-Which workloads are asked for, in which order, and what they come to together.
-
-`GET /workloads`: every pod that has GPUs or asks for some, pod by pod or summed up by owner or namespace.
+Workloads are a table of P pods: text in lists, numbers in arrays, with NaN for unknown values.
 """
 
 import asyncio
@@ -35,13 +27,13 @@ from extender.explain.answers import (
     WorkloadSums,
 )
 from extender.explain.counting import CountsGpuHours
-from extender.explain.holders import Holder, Holders, who_of
-from extender.explain.pending import Awaited, Waitlist
+from extender.explain.holders import Holder, Holders, ownership_of
+from extender.explain.pending import PendingSummary, Waitlist
 from extender.explain.rates import Occupants, asked_milli
 from extender.kube import objects
 from extender.kube.objects import unix_time
 from extender.kube.watches import BOUND_PODS
-from extender.ledger.ledger import Claim, Ledger
+from extender.ledger.ledger import Ledger, PodAllocation
 from extender.queueing.pods.batches import gang_of
 from extender.scheduling.build import Foundation
 
@@ -49,21 +41,20 @@ _MAX_CHARS: Final = 128
 
 
 class BoundPod(NamedTuple):
-    """A pod with a node that has GPUs there."""
+    """A bound pod with GPUs."""
 
     created: float
-    """Unix time, 0 where nobody has told."""
+    """Unix time, 0 if unknown."""
     priority: int
     gang: str
     """`namespace/name`, "" for none."""
     starting: bool
-    """Whether its containers have not begun."""
+    """Whether its containers have not started."""
     leaving: bool
-    """Whether it is being deleted; until it is gone it has what it has."""
+    """Whether it is being deleted; it keeps its GPUs until it is gone."""
 
 
-def _told_of_bound(pod: objects.Pod) -> BoundPod:
-    """What is told of a pod with a node."""
+def _bound_pod(pod: objects.Pod) -> BoundPod:
     return BoundPod(
         unix_time(pod.metadata.creation_timestamp),
         _priority(pod),
@@ -74,12 +65,12 @@ def _told_of_bound(pod: objects.Pod) -> BoundPod:
 
 
 def belonging(pod: objects.Pod) -> tuple[str, str]:
-    """The owner of a pod, as of `who_of`, and its gang."""
-    return who_of(pod.metadata).owner, _gang_name(pod)
+    """The owner of a pod, from `ownership_of`, and its gang."""
+    return ownership_of(pod.metadata).owner, _gang_name(pod)
 
 
 def _gang_name(pod: objects.Pod) -> str:
-    """The gang of a pod, "" for none, or where that can't be understood."""
+    """The gang of a pod, "" if it has none or an invalid one."""
     try:
         return gang_of(pod)[0][:_MAX_CHARS]
     except RequestError:
@@ -95,15 +86,15 @@ def _priority(pod: objects.Pod) -> int:
 
 _RUNNING, _STARTING, _ENDING, _HELD, _PLACING, _PENDING, _GATED = range(7)
 _STATES: Final[tuple[State, ...]] = get_args(State)
-"""Has its GPUs: its containers run, have not begun, or it is being deleted; or nobody is known to use what is held (a
-ResourceClaim without a pod, a static pod whose kubelet has not told of it again). Has none: its node is decided, it
-waits for one, or a gate keeps it from kube-scheduler."""
+"""States with GPUs: containers run, have not started, or the pod is being deleted; held: GPUs without a known pod (a
+ResourceClaim without one, a static pod that its kubelet has not reported again). States without GPUs: the node is
+decided, the pod waits for one, or a gate keeps it from kube-scheduler."""
 _HAVE: Final = _PLACING
 """States before this one have GPUs."""
 
 
 class Workload(NamedTuple):
-    """A pod in words, and what numbers it has of its own."""
+    """A row of the table: a pod's names and its own numbers."""
 
     uid: str
     pod: str
@@ -115,23 +106,23 @@ class Workload(NamedTuple):
     node: str
     model: str
     request: str
-    """In words, of one that has no GPUs yet."""
+    """In words, if it has no GPUs yet."""
     state: int
-    """Index into STATES."""
+    """Index into `_STATES`."""
     since: float
-    """Unix time of its creation, NaN where nobody has told."""
+    """Unix time of its creation, NaN if unknown."""
     priority: int
     asked: float
-    """GPUs that it asks for, 0 where it has them."""
+    """GPUs that it requests, 0 if it has them."""
 
     @property
     def text(self) -> str:
-        """What a search looks through, in small letters."""
+        """Searchable text, in lower case."""
         return f"{self.pod} {self.owner} {self.gang} {self.node} {self.model}".lower()
 
 
 class Sources(NamedTuple):
-    """What workloads are made of: numbers of U holders, and whom they belong to."""
+    """Inputs of the table: figures of U holders, waiting pods, and lookups."""
 
     holders: Sequence[Holder | None]
     """(U,)"""
@@ -141,18 +132,18 @@ class Sources(NamedTuple):
     """(U,)"""
     idle_s: Floats
     """(U,)"""
-    waiting: Iterable[Awaited]
+    waiting: Iterable[PendingSummary]
     bound: Callable[[str], BoundPod | None]
-    """Of a pod, by UID."""
-    claim: Callable[[str], Claim | None]
-    """Likewise."""
+    """A bound pod, by UID."""
+    claim: Callable[[str], PodAllocation | None]
+    """A pod's claim, by UID."""
     model: Callable[[str], str]
-    """Of a node."""
+    """GPU model of a node."""
 
 
 @dataclass(frozen=True, eq=False)
 class WorkloadTable:
-    """The workloads at a moment. Never changed."""
+    """The workloads at a moment. Immutable."""
 
     rows: Sequence[Workload]
     """(P,)"""
@@ -161,11 +152,11 @@ class WorkloadTable:
     booked: Floats
     """(P,) GPUs that it has."""
     asked: Floats
-    """(P,) GPUs that it asks for and has not."""
+    """(P,) GPUs that it requests and does not have."""
     load: Floats
-    """(P,) mean of its GPUs, 0 to 1."""
+    """(P,) mean load of its GPUs, 0 to 1."""
     idle_s: Floats
-    """(P,) for how long all of them have been idle."""
+    """(P,) seconds for which all of them have been idle."""
     since: Floats
     """(P,) Unix time of its creation."""
     priority: Longs
@@ -173,12 +164,12 @@ class WorkloadTable:
 
     @cached_property
     def texts(self) -> list[str]:
-        """(P,) what a search looks through."""
+        """(P,) searchable text."""
         return [row.text for row in self.rows]
 
 
 def _table_of(sources: Sources) -> WorkloadTable:
-    """All of them, those that have GPUs first."""
+    """All workloads, those with GPUs first."""
     numbers, rows = _holding(sources)
     have = set(map(_uid, rows))
     rows += [_waiting(pod, sources.claim(pod.uid), sources.model) for pod in sources.waiting if pod.uid not in have]
@@ -204,21 +195,21 @@ def _uid(row: Workload) -> str:
 
 
 def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
-    """Numbers of holders, and what each is."""
+    """Numbers of holders, and the row of each."""
     numbers: list[int] = []
     rows: list[Workload] = []
     model_of: dict[str, str] = {}
     for number, holder in enumerate(sources.holders):
         if holder is None or number >= len(sources.booked):
             continue
-        node, (namespace, owner), told = holder.node, holder.who, sources.bound(holder.key)
+        node, (namespace, owner), bound = holder.node, holder.ownership, sources.bound(holder.key)
         model = model_of.get(node)
         if model is None:
             model = model_of[node] = sources.model(node)
         state, since, priority, gang = _HELD, np.nan, 0, ""
-        if told is not None:
-            state = _ENDING if told.leaving else _STARTING if told.starting else _RUNNING
-            since, priority, gang = told.created or np.nan, told.priority, told.gang
+        if bound is not None:
+            state = _ENDING if bound.leaving else _STARTING if bound.starting else _RUNNING
+            since, priority, gang = bound.created or np.nan, bound.priority, bound.gang
         numbers.append(number)
         rows.append(
             Workload(holder.key, holder.name, namespace, owner, gang, node, model, "", state, since, priority, 0.0)
@@ -226,8 +217,8 @@ def _holding(sources: Sources) -> tuple[Longs, list[Workload]]:
     return np.array(numbers, np.int64), rows
 
 
-def _waiting(pod: Awaited, claim: Claim | None, model_of: Callable[[str], str]) -> Workload:
-    """A pod without GPUs; `claim` is what is reserved for it."""
+def _waiting(pod: PendingSummary, claim: PodAllocation | None, model_of: Callable[[str], str]) -> Workload:
+    """The row of a pod without GPUs; `claim` is its reservation."""
     node, state = ("", _GATED if pod.gated else _PENDING) if claim is None else (claim.node, _PLACING)
     milli = asked_milli(pod.request) if pod.request is not None else None
     return Workload(
@@ -253,59 +244,59 @@ _MAX_OFFSET: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which workloads, and how they are shown: what is asked of `GET /workloads`."""
+    """Query parameters of `GET /workloads`."""
 
-    namespace: Annotated[str, Query(max_length=63, description="Of the pods; empty: all.")] = ""
-    owner: Annotated[str, Query(max_length=128, description="Kind/name, as in Job/train; empty: all.")] = ""
-    gang: Annotated[str, Query(max_length=128, description="namespace/name; empty: all.")] = ""
-    node: Annotated[str, Query(max_length=253, description="Where they are; empty: anywhere.")] = ""
-    state: Annotated[Literal["", State], Query(description="Of the pods; empty: all.")] = ""
+    namespace: Annotated[str, Query(max_length=63, description="Namespace of the pods; empty: all.")] = ""
+    owner: Annotated[str, Query(max_length=128, description="Owner, as in Job/train; empty: all.")] = ""
+    gang: Annotated[str, Query(max_length=128, description="Gang, as namespace/name; empty: all.")] = ""
+    node: Annotated[str, Query(max_length=253, description="Node of the pods; empty: any.")] = ""
+    state: Annotated[Literal["", State], Query(description="State of the pods; empty: all.")] = ""
     idle: Annotated[bool, Query(description="Only pods that have been idle for usage.idle_after_s.")] = False
-    q: Annotated[str, Query(max_length=200, description="Words that all have to be found.")] = ""
-    """In a pod's name, namespace, owner, gang, node or GPU model."""
-    by: Annotated[By, Query(description="What a row is of.")] = "pod"
-    sort: Annotated[Sort, Query(description="What comes first.")] = "idle"
-    reverse: Annotated[bool, Query(description="The other way round.")] = False
+    q: Annotated[str, Query(max_length=200, description="Words that must all match.")] = ""
+    """Matched against a pod's name, namespace, owner, gang, node and GPU model."""
+    by: Annotated[By, Query(description="What each row stands for.")] = "pod"
+    sort: Annotated[Sort, Query(description="Sort key.")] = "idle"
+    reverse: Annotated[bool, Query(description="Reverse the order.")] = False
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum rows.")] = 100
-    offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET, description="Rows before the first.")] = 0
+    offset: Annotated[int, Query(ge=0, le=_MAX_OFFSET, description="Rows to skip.")] = 0
 
 
 def _long_idle(table: WorkloadTable, after_s: float) -> Mask:
-    """(P,) whether each has been idle for so long."""
-    found: Mask = table.idle_s >= after_s  # NaN is not
-    return found
+    """(P,) whether each has been idle for at least `after_s`."""
+    idle: Mask = table.idle_s >= after_s  # False for NaN
+    return idle
 
 
-def _chosen(table: WorkloadTable, asked: Question) -> Rows:
-    """(R,) positions of those that a question is about, whatever their states."""
+def _chosen(table: WorkloadTable, question: Question) -> Rows:
+    """(R,) positions of the workloads that match a question, in any state."""
     columns: tuple[tuple[str, Callable[[Workload], str]], ...] = (
-        (asked.namespace, lambda row: row.namespace),
-        (asked.owner, lambda row: row.owner),
-        (asked.gang, lambda row: row.gang),
-        (asked.node, lambda row: row.node),
+        (question.namespace, lambda row: row.namespace),
+        (question.owner, lambda row: row.owner),
+        (question.gang, lambda row: row.gang),
+        (question.node, lambda row: row.node),
     )
     positions = list(range(len(table.rows)))
     for wanted, column in columns:
         if wanted:
             positions = [position for position in positions if column(table.rows[position]) == wanted]
-    for word in asked.q.lower().split():
+    for word in question.q.lower().split():
         positions = [position for position in positions if word in table.texts[position]]
     return np.array(positions, np.intp)
 
 
-def _of_states(table: WorkloadTable, asked: Question, rows: Rows, idle: Mask) -> Rows:
-    """(S,) of R rows those in the states that a question is about; `idle` is (P,)."""
-    state = _OF_STATE[asked.state]
+def _of_states(table: WorkloadTable, question: Question, rows: Rows, idle: Mask) -> Rows:
+    """(S,) of R rows, those in the requested states; `idle` is (P,)."""
+    state = _OF_STATE[question.state]
     wanted = np.full(len(rows), True) if state < 0 else table.state[rows] == state
-    return rows[wanted & (idle[rows] if asked.idle else True)]
+    return rows[wanted & (idle[rows] if question.idle else True)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What rows come to together, by group: S rows, C groups."""
+    """Sums of S rows by C groups."""
 
     names: Sequence[tuple[str, str]]
-    """(C,) namespace and owner; "" where a group is not of one."""
+    """(C,) namespace and owner; "" if not grouped by it."""
     pods: Longs
     """(C,)"""
     states: Longs
@@ -313,34 +304,34 @@ class _Sums:
     booked: Floats
     """(C,) GPUs."""
     asked: Floats
-    """(C,) GPUs, those of which nobody knows left out."""
+    """(C,) requested GPUs, unknown numbers excluded."""
     load: Floats
-    """(C,) mean of the GPUs whose load is known; NaN where that of none is."""
+    """(C,) mean over the GPUs with a known load; NaN if there are none."""
     idle_pods: Longs
-    """(C,) idle for long."""
+    """(C,) pods idle for long."""
     idle_gpus: Floats
-    """(C,)"""
+    """(C,) GPUs of these."""
     idle_s: Floats
-    """(C,) that of the pod that has been idle for longest; NaN for none."""
+    """(C,) longest idle time of a pod; NaN for none."""
     since: Floats
-    """(C,) of the oldest; NaN where no age is known."""
+    """(C,) creation of the oldest pod; NaN if unknown."""
     priority: Longs
-    """(C,) the highest."""
+    """(C,) highest priority."""
 
 
 def _summed(table: WorkloadTable, rows: Rows, idle: Mask, by: By | Literal["all"]) -> _Sums:
-    """Some rows by group; `all` makes one group of them, `idle` is (P,)."""
+    """Sums of some rows by group; `all` makes one group of them. `idle` is (P,)."""
     names: dict[tuple[str, str], int] = {("", ""): 0} if by == "all" else {}
     codes = [names.setdefault(_group_key(table.rows[row], by), len(names)) for row in rows.tolist()]
     group, width = np.array(codes, np.intp), len(names)
 
     def total(values: Floats) -> Floats:
-        return np.bincount(group, values, width).astype(float)  # whole numbers where there are none
+        return np.bincount(group, values, width).astype(float)  # bincount of nothing has integers
 
     def best(values: Floats, fill: float, better: Any) -> Floats:
-        found = np.full(width, fill)
-        better.at(found, group, np.where(np.isnan(values), fill, values))
-        return np.where(np.isinf(found), np.nan, found)
+        result = np.full(width, fill)
+        better.at(result, group, np.where(np.isnan(values), fill, values))
+        return np.where(np.isinf(result), np.nan, result)
 
     booked, load = table.booked[rows], table.load[rows]
     known, is_idle = np.isfinite(load), idle[rows]
@@ -368,21 +359,21 @@ def _group_key(row: Workload, by: str) -> tuple[str, str]:
     return (row.namespace, row.owner) if by == "owner" else (row.namespace, "")
 
 
-def _order(keys: Mapping[str, Floats | Longs], names: Sequence[str], asked: Question) -> Rows:
-    """(C,) positions as they are to be shown: what is asked for first, then what has most GPUs, then by name.
+def _order(keys: Mapping[str, Floats | Longs], names: Sequence[str], question: Question) -> Rows:
+    """(C,) positions in display order: by the requested key, then most GPUs, then name.
 
-    `keys` has (C,) values by what is sorted by, those to come first the greatest; NaN comes last either way.
+    `keys` has (C,) values by sort key, sorted in descending order; NaN always comes last.
     """
-    sign = 1.0 if asked.reverse else -1.0
+    sign = 1.0 if question.reverse else -1.0
     name = np.argsort(sorted(range(len(names)), key=names.__getitem__))
-    if asked.sort == "name":
+    if question.sort == "name":
         return np.lexsort((-sign * name,))
-    first = np.where(np.isnan(keys[asked.sort]), np.inf, sign * keys[asked.sort])
+    first = np.where(np.isnan(keys[question.sort]), np.inf, sign * keys[question.sort])
     return np.lexsort((name, -np.nan_to_num(keys["gpus"]), first))
 
 
 def _keys_of_pods(table: WorkloadTable, rows: Rows, idle: Mask, now: float) -> dict[str, Floats | Longs]:
-    """(S,) by what pods are sorted by: greatest first, load and idleness as one wants to see them."""
+    """(S,) values of each sort key of pods, in descending order; the lowest load comes first."""
     have = table.state[rows] < _HAVE
     return {
         "idle": np.where(idle[rows], table.idle_s[rows], 0.0),
@@ -395,7 +386,7 @@ def _keys_of_pods(table: WorkloadTable, rows: Rows, idle: Mask, now: float) -> d
 
 
 def _keys_of_groups(sums: _Sums, now: float) -> dict[str, Floats | Longs]:
-    """(C,) by what groups are sorted by; the most idle GPUs first."""
+    """(C,) values of each sort key of groups, in descending order; `idle` sorts by idle GPUs."""
     return {
         "idle": sums.idle_gpus,
         "gpus": sums.booked + sums.asked,
@@ -407,7 +398,7 @@ def _keys_of_groups(sums: _Sums, now: float) -> dict[str, Floats | Longs]:
 
 
 def _told_sums(sums: _Sums, group: int) -> WorkloadSums:
-    """A group's sums as they are answered."""
+    """A group's sums as JSON data."""
     booked, asked, idle = (round(float(gpus[group]), _DIGITS) for gpus in (sums.booked, sums.asked, sums.idle_gpus))
     return {
         "pods": int(sums.pods[group]),
@@ -421,52 +412,52 @@ def _told_sums(sums: _Sums, group: int) -> WorkloadSums:
 
 
 def _rounded(value: float, digits: int = _DIGITS) -> float | None:
-    """A number as it is answered, None for one that nobody knows."""
+    """A number for JSON, None if unknown."""
     return round(float(value), digits) if np.isfinite(value) else None
 
 
-_WORTH_S: Final = 2.0
-"""For so long a table does for whoever asks."""
+_MAX_AGE_S: Final = 2.0
+"""Time for which a table is reused, in seconds."""
 _MAX_FOUND: Final = 6
 
 
 @dataclass(eq=False)
 class Workloads:
-    """Makes tables when somebody asks, and answers from them in a thread."""
+    """Answers questions from a cached table, in a thread."""
 
     ledger: Ledger
     occupants: Occupants
     counts: CountsGpuHours | None
-    """None where nobody counts for how long pods are idle."""
+    """None if idle times are not counted."""
     bound: Callable[[str], BoundPod | None]
-    """What is told of a pod with a node, by its UID."""
+    """A bound pod, by UID."""
     waitlist: Waitlist
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     _making: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _made: tuple[float, WorkloadTable] | None = field(default=None, init=False)
 
-    async def answer(self, asked: Question) -> WorkloadList:
-        """The workloads that a question is about."""
+    async def answer(self, question: Question) -> WorkloadList:
+        """The workloads that match a question."""
         table = await self._table()
-        return await asyncio.to_thread(self._told, table, asked)
+        return await asyncio.to_thread(self._answer_from, table, question)
 
     async def of_pod(self, uid: str) -> WorkloadPod | None:
-        """What a pod with a node has there, None for one that has no GPUs."""
+        """A pod with GPUs, by UID; None if there is none."""
         table = await self._table()
-        found = (number for number, row in enumerate(table.rows) if row.uid == uid and row.state < _HAVE)
-        number = next(found, None)
+        matching = (number for number, row in enumerate(table.rows) if row.uid == uid and row.state < _HAVE)
+        number = next(matching, None)
         return None if number is None else self._pod(table, number)
 
     async def _table(self) -> WorkloadTable:
-        """The workloads now, or a moment ago."""
+        """The workloads, at most `_MAX_AGE_S` old."""
         async with self._making:
             now = self.clock()
-            if self._made is None or not 0 <= now - self._made[0] < _WORTH_S:
+            if self._made is None or not 0 <= now - self._made[0] < _MAX_AGE_S:
                 await self.occupants.catch_up()
                 table = await asyncio.to_thread(_table_of, self._sources())
                 self._made = now, table
-                asyncio.get_running_loop().call_later(_WORTH_S, self._forget, table)  # megabytes, for nobody
+                asyncio.get_running_loop().call_later(_MAX_AGE_S, self._forget, table)  # it has megabytes
                 return table
             return self._made[1]
 
@@ -475,12 +466,12 @@ class Workloads:
             self._made = None
 
     def _sources(self) -> Sources:
-        """What is known now: short, for the event loop waits for it."""
+        """The table's inputs; fast, since it blocks the event loop."""
         now, holders = self.clock(), self.occupants.holders
         of_holders = self.occupants.of_holders(self.ledger.snapshot(now))
         width = len(of_holders.booked)
         if self.counts is None:
-            holders.fresh.clear()  # nobody else takes them
+            holders.fresh.clear()  # it has no other consumer
         return Sources(
             holders.all(),
             of_holders.booked,
@@ -488,37 +479,40 @@ class Workloads:
             np.full(width, np.nan) if self.counts is None else self.counts.idle_s(now, width),
             waiting=self.waitlist.everyone(),
             bound=self.bound,
-            claim=self.ledger.claim,
+            claim=self.ledger.allocation,
             model=self.occupants.model_of,
         )
 
-    def _told(self, table: WorkloadTable, asked: Question) -> WorkloadList:
+    def _answer_from(self, table: WorkloadTable, question: Question) -> WorkloadList:
         now, after_s = self.wall_clock(), float("inf") if self.counts is None else self.counts.idle_after_s
         idle = _long_idle(table, after_s)
-        matching = _chosen(table, asked)
+        matching = _chosen(table, question)
         states = _told_sums(_summed(table, matching, idle, "all"), 0)["states"]
-        rows = _of_states(table, asked, matching, idle)
+        rows = _of_states(table, question, matching, idle)
         pods: list[WorkloadPod] = []
         groups: list[WorkloadGroup] = []
-        if asked.by == "pod":
+        if question.by == "pod":
             total, names = len(rows), [table.rows[row].pod for row in rows.tolist()]
-            places = _order(_keys_of_pods(table, rows, idle, now), names, asked)
-            pods = [self._pod(table, int(row)) for row in rows[_page(places, asked)]]
+            places = _order(_keys_of_pods(table, rows, idle, now), names, question)
+            pods = [self._pod(table, int(row)) for row in rows[_page(places, question)]]
         else:
-            sums = _summed(table, rows, idle, asked.by)
-            total, places = len(sums.names), _order(_keys_of_groups(sums, now), list(map("/".join, sums.names)), asked)
-            groups = [_group(sums, int(group)) for group in _page(places, asked)]
+            sums = _summed(table, rows, idle, question.by)
+            total, places = (
+                len(sums.names),
+                _order(_keys_of_groups(sums, now), list(map("/".join, sums.names)), question),
+            )
+            groups = [_group(sums, int(group)) for group in _page(places, question)]
         return {
-            "by": asked.by,
+            "by": question.by,
             "pods": pods,
             "groups": groups,
             "total": total,
-            "more": max(total - asked.offset - len(pods) - len(groups), 0),
+            "more": max(total - question.offset - len(pods) - len(groups), 0),
             "atLeast": self.waitlist.unbound.full,
             "totals": _told_sums(_summed(table, rows, idle, "all"), 0),
             "states": states | {"idle": int(idle[matching].sum())},
             "idleAfterSeconds": None if self.counts is None else self.counts.idle_after_s,
-            "found": _found(table, asked.q, matching) if asked.q.strip() else None,
+            "found": _found(table, question.q, matching) if question.q.strip() else None,
         }
 
     def _pod(self, table: WorkloadTable, row: int) -> WorkloadPod:
@@ -545,8 +539,8 @@ class Workloads:
         }
 
     def _of_claim(self, work: Workload) -> tuple[list[int], int | None]:
-        """Indices of a pod's GPUs and what it has of their memory, as far as that is known."""
-        claim = self.ledger.claim(work.uid)
+        """Indices of a pod's GPUs and its MiB of their memory, None if unknown."""
+        claim = self.ledger.allocation(work.uid)
         if claim is None or not claim.held.parts:
             return [], None
         offer, held = self.ledger.rows.offer_of(work.node), claim.held
@@ -558,8 +552,8 @@ class Workloads:
         return sorted(gpu for gpu in held.gpus if gpu >= 0), (memory_mib or None) if known else None
 
 
-def _page(places: Rows, asked: Question) -> Rows:
-    return places[asked.offset : asked.offset + asked.limit]
+def _page(places: Rows, question: Question) -> Rows:
+    return places[question.offset : question.offset + question.limit]
 
 
 def _group(sums: _Sums, group: int) -> WorkloadGroup:
@@ -575,13 +569,13 @@ def _group(sums: _Sums, group: int) -> WorkloadGroup:
 
 
 def _found(table: WorkloadTable, q: str, rows: Rows) -> WorkloadNames:
-    """What has a text in its own name, by kind, a few of each: what begins with it first."""
+    """Up to `_MAX_FOUND` names per kind that contain a text, those that begin with it first."""
     text, works = q.strip().lower(), [table.rows[row] for row in rows.tolist()]
 
     def first(names: Iterable[str]) -> list[str]:
-        having = {name for name in names if text in name.lower()}
-        late = {name: not name.rpartition("/")[2].lower().startswith(text) for name in having}
-        return sorted(having, key=lambda name: (late[name], name))[:_MAX_FOUND]
+        matching = {name for name in names if text in name.lower()}
+        inner = {name: not name.rpartition("/")[2].lower().startswith(text) for name in matching}
+        return sorted(matching, key=lambda name: (inner[name], name))[:_MAX_FOUND]
 
     return {
         "pods": first(work.pod for work in works if work.state != _HELD),
@@ -592,12 +586,12 @@ def _found(table: WorkloadTable, q: str, rows: Rows) -> WorkloadNames:
 
 
 def build_workloads(base: Foundation, counts: CountsGpuHours | None, waitlist: Waitlist) -> Workloads:
-    """It hears of pods from now on: before the mirror begins."""
-    pods, ledger = base.mirror.hub.part(BOUND_PODS), base.ledger
+    """Build `Workloads` and subscribe it to pods; must be called before the mirror starts."""
+    pods, ledger = base.mirror.hub.group(BOUND_PODS), base.ledger
 
     def bound(uid: str) -> BoundPod | None:
         pod = pods.get(uid)
-        return _told_of_bound(pod) if pod is not None and ledger.is_bound(uid) else None
+        return _bound_pod(pod) if pod is not None and ledger.is_bound(uid) else None
 
     if counts is not None:
         occupants = counts.occupants

@@ -1,1 +1,1 @@
-"""What was asked of a cluster and what became of it, kept to learn from."""
+"""Recording a cluster's pods and nodes over time, for training and analysis."""

@@ -1,7 +1,7 @@
-"""What a running Kerf writes down as it happens: lines that are appended, and what they come to.
+"""Journals of a running Kerf: JSON lines, and the rows that they add up to.
 
-A journal costs nothing to write and survives a crash up to its last whole line. `rolling` makes columns of it now and
-then; who reads a history reads the lines that are still to be rolled as well.
+A journal is cheap to write and survives a crash up to its last whole line. `rolling` converts journals to columns now
+and then; readers of a history read the remaining journals as well.
 """
 
 import math
@@ -15,42 +15,42 @@ import msgspec
 from extender.history.records import NODE_COLUMNS, POD_COLUMNS, Column, Columns, Kind, columns_of
 
 PATTERN: Final = "journal-*.jsonl"
-"""Of file names, in the order in which they were begun."""
+"""Glob of the file names, which sort by their start."""
 Row = tuple[Any, ...]
-"""Values in the order of POD_COLUMNS or NODE_COLUMNS; None for nan."""
+"""Values in the order of POD_COLUMNS or NODE_COLUMNS, None for NaN."""
 Gap = tuple[float, float]
 _POD: Final = list(POD_COLUMNS).index("pod")
 _STARTED, _ENDED = (list(POD_COLUMNS).index(name) for name in ("started_s", "ended_s"))
 _NODE_TIMES: Final = 2
-"""The last columns of a node: from when until when it was so."""
+"""The last columns of a node: `from_s` and `until_s`."""
 _LEAST_GAP_S: Final = 120.0
 _MAX_GAPS: Final = 100
 
 
 class _Line(msgspec.Struct, array_like=True, frozen=True):
-    """Base of all."""
+    """Base of all lines."""
 
 
 class Begun(_Line, frozen=True, tag="begun"):
-    """A process begins to record: all that it does not tell of until `Complete` is gone."""
+    """A process begins to record. Pods and nodes that it does not record before `Complete` are gone."""
 
     at: float
 
 
 class Complete(_Line, frozen=True, tag="complete"):
-    """It has told of all that there is."""
+    """All existing pods and nodes are recorded."""
 
     at: float
 
 
 class Until(_Line, frozen=True, tag="until"):
-    """All that happened until then is told."""
+    """All changes until this time are recorded."""
 
     at: float
 
 
 class Pod(_Line, frozen=True, tag="pod"):
-    """What is known of a pod now."""
+    """The current row of a pod."""
 
     row: Row
 
@@ -63,14 +63,14 @@ class Ended(_Line, frozen=True, tag="ended"):
 
 
 class Node(_Line, frozen=True, tag="node"):
-    """What a node is from now on: a row without its times."""
+    """The row of a node from this time on, without its times."""
 
     row: Row
     at: float
 
 
 class Gone(_Line, frozen=True, tag="gone"):
-    """A node is not there any more."""
+    """A node is gone."""
 
     node: str
     at: float
@@ -82,7 +82,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def read(path: Path) -> Iterator[Line]:
-    """The lines of a file; those that a crash or a full disk has cut are left out. Raises OSError."""
+    """Read the lines of a file, skipping those that a crash or a full disk has truncated. Raises OSError."""
     for line in path.read_bytes().splitlines():
         try:
             yield _decoder.decode(line)
@@ -92,25 +92,25 @@ def read(path: Path) -> Iterator[Line]:
 
 @dataclass(eq=False)
 class Account:
-    """What lines come to: each pod in one row, each node in one for each time that it was different."""
+    """The rows that journal lines add up to: one for each pod, and one for each state of a node."""
 
     running: dict[str, Row] = field(default_factory=dict)
     """Rows of the pods that have not ended, by UID."""
     ended: dict[str, Row] = field(default_factory=dict)
-    """Of those that have."""
+    """Rows of the pods that have ended, by UID."""
     nodes: list[Row] = field(default_factory=list)
-    """Of nodes as they were."""
+    """Rows of past states of nodes."""
     there: dict[str, Row] = field(default_factory=dict)
-    """Of nodes as they are, by name."""
+    """Rows of the current nodes, by name."""
     since_s: float | None = None
     until_s: float = 0.0
     gaps: list[Gap] = field(default_factory=list)
-    """When nobody recorded."""
-    _told: set[str] = field(default_factory=set)
-    """Pods and nodes that the process at work has told of since it began."""
+    """Periods without recording."""
+    _recorded: set[str] = field(default_factory=set)
+    """Pods and nodes that the recording process has recorded since it began."""
 
     def take(self, lines: Iterable[Line]) -> None:
-        """Add lines, in their order."""
+        """Add lines in their order."""
         for line in lines:
             self._take(line)
 
@@ -129,9 +129,9 @@ class Account:
             case Begun(at):
                 self._begin(at)
             case Complete(at):
-                for pod in self.running.keys() - self._told:
+                for pod in self.running.keys() - self._recorded:
                     self._end(pod, at)
-                for node in self.there.keys() - self._told:
+                for node in self.there.keys() - self._recorded:
                     self._node_gone(node, at)
                 self.until_s = max(self.until_s, at)
             case Until(at):
@@ -142,14 +142,14 @@ class Account:
             self.since_s = at
         elif at - self.until_s > _LEAST_GAP_S:
             self.gaps = [*self.gaps, (self.until_s, at)][-_MAX_GAPS:]
-        self._told.clear()
+        self._recorded.clear()
         self.until_s = max(self.until_s, at)
 
     def _put(self, row: Row) -> None:
         pod = row[_POD]
-        self._told.add(pod)
+        self._recorded.add(pod)
         known = self.running.pop(pod, None) or self.ended.pop(pod, None)
-        if known is not None and known[_STARTED] is not None:  # what was seen first is nearer to it
+        if known is not None and known[_STARTED] is not None:  # the first observation is the most accurate
             row = (*row[:_STARTED], known[_STARTED], *row[_STARTED + 1 :])
         (self.running if row[_ENDED] is None else self.ended)[pod] = row
 
@@ -160,7 +160,7 @@ class Account:
 
     def _node(self, row: Row, at: float) -> None:
         name = row[0]
-        self._told.add(name)
+        self._recorded.add(name)
         before = self.there.get(name)
         if before is None or before[:-_NODE_TIMES] != row:
             self._node_gone(name, at)
@@ -168,28 +168,28 @@ class Account:
 
     def _node_gone(self, node: str, at: float) -> None:
         row = self.there.pop(node, None)
-        if row is not None and at > row[-_NODE_TIMES]:  # else a journal is read again
+        if row is not None and at > row[-_NODE_TIMES]:  # else the journal was already converted
             self.nodes.append((*row[:-1], at))
 
 
 def columns(kinds: dict[str, Kind] | Any, rows: Iterable[Row]) -> dict[str, Column]:
-    """Rows as columns."""
-    turned = list(zip(*rows, strict=True)) or [()] * len(kinds)
+    """Convert rows to columns."""
+    transposed = list(zip(*rows, strict=True)) or [()] * len(kinds)
     return columns_of(
         kinds,
         {
             name: [math.nan if value is None else value for value in column] if kind == "number" else column
-            for (name, kind), column in zip(kinds.items(), turned, strict=True)
+            for (name, kind), column in zip(kinds.items(), transposed, strict=True)
         },
     )
 
 
-def rows(kinds: dict[str, Kind] | Any, told: Columns) -> list[Row]:
-    """Columns as rows."""
-    turned = [
-        [None if math.isnan(value) else value for value in told[name].tolist()]
+def rows(kinds: dict[str, Kind] | Any, table: Columns) -> list[Row]:
+    """Convert columns to rows."""
+    transposed = [
+        [None if math.isnan(value) else value for value in table[name].tolist()]
         if kind == "number"
-        else told[name].tolist()
+        else table[name].tolist()
         for name, kind in kinds.items()
     ]
-    return list(zip(*turned, strict=True))
+    return list(zip(*transposed, strict=True))

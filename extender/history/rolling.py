@@ -1,7 +1,7 @@
-"""A running Kerf's journals made columns of, and the oldest of those given up where they take too much room.
+"""Converts a running Kerf's journals to columns, and deletes the oldest columns beyond a size limit.
 
-A process of its own: it needs pyarrow, which the service does not load. Whatever ends it, nothing is lost: a journal
-goes when all that it says is in columns, and what is said twice counts once.
+It runs as a process of its own, since it needs pyarrow, which the service does not load. A crash loses nothing: a
+journal is deleted once all of it is in columns, and duplicates count once.
 """
 
 import fcntl
@@ -21,25 +21,25 @@ from extender.history.records import POD_COLUMNS, Columns, HistoryError
 
 _NICE: Final = 10
 _PART_BYTES: Final = 8 * 2**20
-"""A file of pods that is smaller is added to."""
+"""Ended pods are appended to the last file until it has this size."""
 _LEAST_PARTS: Final = 8
-"""Of what is kept: one at a time is given up."""
+"""Least number of files in the size limit, since whole files are deleted."""
 _MAX_NODE_ROWS: Final = 100_000
-"""Of nodes that were different before; a node whose GPUs come and go has many."""
+"""Rows of past states of nodes kept; a node whose GPUs come and go has many."""
 _LOCK: Final = "lock"
-_ASIDE: Final = ".unreadable"
+_UNREADABLE: Final = ".unreadable"
 
 
 def _roll(directory: Path, active: str, max_bytes: int) -> list[str]:
-    """Make columns of all journals before the one still written to, by name; keep `max_bytes` of pods that have ended.
+    """Convert all journals before the `active` one, and keep up to `max_bytes` of ended pods.
 
-    Returns what could not be read, and was set aside. Does nothing where another process is at it. Raises HistoryError,
-    OSError.
+    Returns faults of unreadable files, which are renamed. Does nothing while another process does this. Raises
+    HistoryError, OSError.
     """
-    with _alone(directory) as alone:
-        if not alone:
+    with _locked(directory) as locked:
+        if not locked:
             return []
-        unreadable = _set_aside(directory)
+        faults = _rename_unreadable(directory)
         account = files.read_account(directory)
         whole = [path for path in sorted(directory.glob(journals.PATTERN)) if path.name < active]
         for path in whole:
@@ -49,17 +49,17 @@ def _roll(directory: Path, active: str, max_bytes: int) -> list[str]:
             ended = journals.columns(POD_COLUMNS, account.ended.values())
             _add(directory, ended, min(_PART_BYTES, max_bytes // _LEAST_PARTS))
         files.write_part(directory / files.OPEN, "pods", journals.columns(POD_COLUMNS, account.running.values()))
-        _give_up(directory, account, max_bytes)
+        _delete_oldest(directory, account, max_bytes)
         files.write_part(directory / files.NODES, "nodes", files.nodes_of(account))
         files.write_about(directory, files.about_of(account, hashed=hashed))
         for path in whole:
             path.unlink()
-        return unreadable
+        return faults
 
 
-def _set_aside(directory: Path) -> list[str]:
-    """Rename what can't be read, as after a power cut: it would be in the way for ever. What of it, and why."""
-    parts, found = files.parts_of(directory), []
+def _rename_unreadable(directory: Path) -> list[str]:
+    """Rename files that can't be read, as after a power cut, since they would fail every run; return the faults."""
+    parts, faults = files.parts_of(directory), []
     used = dict.fromkeys((*parts[:1], *parts[-1:], directory / files.OPEN), "pods") | {directory / files.NODES: "nodes"}
     for path, table in used.items():
         try:
@@ -67,21 +67,21 @@ def _set_aside(directory: Path) -> list[str]:
         except FileNotFoundError:
             continue
         except HistoryError as error:
-            path.replace(path.with_suffix(_ASIDE))
-            found.append(str(error))
+            path.replace(path.with_suffix(_UNREADABLE))
+            faults.append(str(error))
     manifest = directory / files.MANIFEST
     try:
-        msgspec.json.decode(manifest.read_bytes())  # of another version is another matter
+        msgspec.json.decode(manifest.read_bytes())  # another version is readable
     except FileNotFoundError:
         pass
     except msgspec.DecodeError as error:
-        manifest.replace(manifest.with_suffix(_ASIDE))
-        found.append(f"{manifest}: {error}")
-    return found
+        manifest.replace(manifest.with_suffix(_UNREADABLE))
+        faults.append(f"{manifest}: {error}")
+    return faults
 
 
 def _add(directory: Path, pods: Columns, part_bytes: int) -> None:
-    """Add pods that have ended to the last file, or begin another."""
+    """Append ended pods to the last file, or start another."""
     parts = files.parts_of(directory)
     number = int(parts[-1].stem.partition("-")[2]) if parts else 0
     if parts and parts[-1].stat().st_size < part_bytes:
@@ -92,8 +92,8 @@ def _add(directory: Path, pods: Columns, part_bytes: int) -> None:
     files.write_part(directory / f"pods-{number:05d}.parquet", "pods", pods)
 
 
-def _give_up(directory: Path, account: Account, max_bytes: int) -> None:
-    """Delete the oldest pods, and the nodes of before: what is left begins when the last of those pods ended."""
+def _delete_oldest(directory: Path, account: Account, max_bytes: int) -> None:
+    """Delete the oldest files of pods, and older node rows: the history then starts when the last deleted pod ended."""
     parts = files.parts_of(directory)
     total = sum(path.stat().st_size for path in parts)
     while total > max_bytes and parts:
@@ -107,7 +107,7 @@ def _give_up(directory: Path, account: Account, max_bytes: int) -> None:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
+def _locked(directory: Path) -> Iterator[bool]:
     with (directory / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Work in the background that is not to die unnoticed: it begins anew, and if that does not help the process does.
+"""Supervised background tasks.
 
-An exception that nobody has foreseen ends a task, and asyncio says nothing of it. Here its work begins anew after a
-pause. Work that the service can't do without, and that has died several times in a row, fails `/healthz`: the kubelet
-then restarts the process, which begins with nothing remembered. Other work is tried for as long as the process lives.
+asyncio does not report an unexpected exception that ends a task. Here it is logged, and the task restarts after a
+pause. A needed task that has died several times in a row fails `/healthz`, so that the kubelet restarts the process.
+Other tasks are restarted for as long as the process runs.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_DEATHS: Final = 5
-"""In a row, after which the process had better begin anew."""
+"""Deaths in a row after which the process should be restarted."""
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 15.0
 _STEADY_S: Final = 60.0
-"""Work that goes on for so long is well again."""
+"""Seconds after which a running task counts as recovered."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -32,54 +32,54 @@ class _Worker:
     needed: bool
     task: asyncio.Task[None]
     why: str = ""
-    """Why it died last, "" if it never did."""
+    """Why it last died, "" if it never did."""
     dead: bool = False
-    """Whether it is to begin anew in a while."""
+    """Whether it is waiting for its restart."""
     began: float = 0.0
-    """Time of the loop at which it began last."""
+    """Loop time of its last start."""
     num_deaths: int = 0
-    """In a row."""
+    """Deaths in a row."""
 
     def deaths_at(self, now: float) -> int:
-        """In a row, 0 once it is well again."""
+        """Return the deaths in a row, 0 once it has recovered."""
         return 0 if not self.dead and now - self.began > _STEADY_S else self.num_deaths
 
 
 class Tasks:
-    """The background work of one part of the service, by name. Work that returns is done."""
+    """The background tasks of one component, by name. A task that returns is done."""
 
     def __init__(self, first_pause_s: float = _FIRST_PAUSE_S) -> None:
         self._first_pause_s = first_pause_s
         self._workers: dict[str, _Worker] = {}
         self.num_deaths = 0
-        """Since the start, all together."""
+        """Deaths of all tasks since the start."""
 
     @property
     def names(self) -> Iterable[str]:
-        """Of all work that was begun."""
+        """Names of all tasks."""
         return self._workers.keys()
 
     def begin(self, name: str, work: Work, *, needed: bool = True) -> None:
-        """Begin some work, in the running event loop; `needed` if the service can't do without."""
-        self._workers[name] = _Worker(work, needed, asyncio.create_task(self._keep_up(name), name=name))
+        """Start a task in the running event loop; `needed` if the service depends on it."""
+        self._workers[name] = _Worker(work, needed, asyncio.create_task(self._supervise(name), name=name))
 
     async def end(self, *names: str) -> None:
-        """End some work, or all of it: when this returns it has ended."""
+        """Cancel the named tasks, or all, and wait until they have ended."""
         tasks = [self._workers[name].task for name in names or tuple(self._workers)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def fault(self) -> str:
-        """Which needed work is not being done now and why, "" for none."""
+        """Return which needed task is not running and why, "" for none."""
         return next(self._faults(needed=True), "")
 
     def lacking(self) -> list[str]:
-        """The same of all work that is not needed."""
+        """Return which other tasks are not running and why."""
         return list(self._faults(needed=False))
 
-    def hopeless(self) -> str:
-        """Which needed work has died too often, "" for none: the process should end."""
+    def needs_restart(self) -> str:
+        """Return which needed task has died too often, so that the process should end; "" for none."""
         for name, worker in self._workers.items():
             deaths = worker.deaths_at(worker.task.get_loop().time()) if worker.needed else 0
             if deaths >= _MAX_DEATHS:
@@ -92,7 +92,7 @@ class Tasks:
             if why and worker.needed is needed:
                 yield f"the {name} has stopped: {why}"
 
-    async def _keep_up(self, name: str) -> None:
+    async def _supervise(self, name: str) -> None:
         worker, loop = self._workers[name], asyncio.get_running_loop()
         while True:
             worker.dead, worker.began = False, loop.time()
@@ -100,7 +100,7 @@ class Tasks:
                 await worker.work()
                 return
             except Exception as error:
-                worker.num_deaths = worker.deaths_at(loop.time()) + 1  # before it is called dead
+                worker.num_deaths = worker.deaths_at(loop.time()) + 1  # reads `dead`
                 worker.dead, worker.why = True, str(error) or type(error).__name__
                 self.num_deaths += 1
                 pause_s = min(self._first_pause_s * 2.0 ** (worker.num_deaths - 1), _MAX_PAUSE_S)
@@ -109,55 +109,55 @@ class Tasks:
 
 
 class Backoff:
-    """How long to wait before what has failed is tried again: ever longer, and never all at the same time."""
+    """Exponential backoff with jitter."""
 
     def __init__(self, first_s: float, most_s: float) -> None:
         self._first_s = first_s
         self._most_s = most_s
         self.num_failures = 0
-        """In a row."""
+        """Failures in a row."""
         self.is_news = False
-        """Whether it failed for another reason than the time before: what is to be logged once."""
+        """Whether the last failure's reason differs from that of the one before, and should be logged."""
         self._why = ""
 
     def failed(self, why: object = "") -> float:
-        """It has failed once more, and why; seconds until the next try."""
+        """Record a failure; returns the seconds until the next try."""
         self.is_news, self._why = not self.num_failures or str(why) != self._why, str(why)
         pause_s = min(self._first_s * 2.0 ** min(self.num_failures, 32), self._most_s)
         self.num_failures += 1
         return pause_s * random.uniform(0.5, 1.5)
 
     def succeeded(self) -> None:
-        """It is well again."""
+        """Reset the backoff."""
         self.num_failures = 0
 
 
 class Background:
-    """A part of the service that works in the background from `start` to `stop`: base of all that do."""
+    """Base of components with a background task from `start` to `stop`."""
 
     def __init__(self, name: str, *, needed: bool = True) -> None:
         self._name = name
         self._needed = needed
         self.tasks = Tasks()
-        """What goes on in the background."""
+        """Its background tasks."""
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start in the running event loop."""
         self.tasks.begin(self._name, self.run, needed=self._needed)
 
     async def stop(self) -> None:
-        """End: when this returns it has ended."""
+        """Stop, and wait until the tasks have ended."""
         await self.tasks.end()
 
     async def run(self) -> None:
-        """The work, until cancelled."""
+        """Run until cancelled."""
         raise NotImplementedError
 
 
 async def until_set(event: asyncio.Event, most_s: float) -> None:
-    """Wait until an event is set, so long at most.
+    """Wait until an event is set, at most `most_s` seconds.
 
-    Not by asyncio.wait_for: that of Python 3.11 loses a cancellation as the event is set, and `stop` never ends.
+    Not by asyncio.wait_for: in Python 3.11 it loses a cancellation as the event is set, and `stop` never ends.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(most_s):
@@ -165,7 +165,7 @@ async def until_set(event: asyncio.Event, most_s: float) -> None:
 
 
 async def repeat(work: Work, interval_s: float, what: str) -> None:
-    """Work again and again, a while after the last time; one time that fails costs that time only."""
+    """Call `work` with a pause of `interval_s` before each; log its exceptions and go on."""
     while True:
         await asyncio.sleep(interval_s)
         try:
@@ -174,8 +174,8 @@ async def repeat(work: Work, interval_s: float, what: str) -> None:
             logger.exception("%s failed", what)
 
 
-async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What all writes give, once the last one has ended. Raises the first error."""
+async def gather_all(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Wait for all writes and return their results. Raises the first error."""
     results = await asyncio.gather(*writes, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -184,5 +184,5 @@ async def all_of(writes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def give_way() -> None:
-    """Let others of the event loop go on between two steps of something long."""
+    """Let the event loop run other tasks."""
     await asyncio.sleep(0)

@@ -1,14 +1,13 @@
-"""All objects of one kind as the API server has them: decoded once, derived once for each version, told of in order.
+"""A cache of all objects of one kind, decoded once and derived once for each version.
 
-Whoever needs more than the objects subscribes a handler of `(old, new)`: old is None for an object that is new, new is
-None for one that is gone. A UID names one object for ever: an object whose name another one has by now is gone first.
-So is a pod that does not have its node any more: nobody takes it away, but an etcd that is restored from a backup does.
-Handlers are called in the order in which they subscribed, in the event loop, and none of them waits for
-anything: what they keep is what all calls so far came to, and nothing else.
+Subscribers get `(old, new)`: old is None for a new object, new is None for a removed one. A UID names one object
+forever: if another object has its name, the first is removed beforehand. So is a pod that no longer has its node:
+only an etcd restored from a backup unbinds one. Handlers are called in the order of their subscription, in the event
+loop, and never wait: their state depends on the calls so far and nothing else.
 
-An object that can't be read stays what it was known as, unless it has finished; of one that never could be read its
-stand-in is kept, which is gone before the first version that can be. Where the kind asks for it, as nodes do, an object
-that can't be read is gone.
+An object that can't be decoded keeps its last known version, unless it has finished. One that never could be decoded
+gets a stand-in, which is removed before the first version that can be. Kinds with `keeps_unread=False`, such as
+nodes, remove an object that can't be decoded.
 """
 
 import logging
@@ -25,16 +24,16 @@ logger = logging.getLogger(__name__)
 RawT = TypeVar("RawT", bound=objects.Named)
 T = TypeVar("T")
 
-_NOBODY: Mapping[str, Any] = MappingProxyType({})
+_NO_MEMBERS: Mapping[str, Any] = MappingProxyType({})
 
 Handler = Callable[[T | None, T | None], None]
 Listed = Callable[[set[str], float], None]
-"""Hears, when a complete list has been taken in, which UIDs it named and at which monotonic time it was begun."""
+"""Called after a complete list with its UIDs and the monotonic time at which it was begun."""
 
 
 @dataclass(frozen=True, eq=False)
 class Index(Generic[T]):
-    """A way to find objects: `groups` are the groups that an object belongs to, such as its node."""
+    """A lookup of objects; `groups` returns the groups of an object, such as its node."""
 
     name: str
     groups: Callable[[T], Iterable[str]]
@@ -45,6 +44,9 @@ class _Subscriber(Generic[T]):
     handler: Handler[T]
     listed: Listed | None
     stand_ins: bool
+    index: int | None = None
+    """The `id` of the index, if it is told of one group alone."""
+    group: str = ""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class _Indexed(Generic[T]):
     members: dict[str, dict[str, T]] = field(default_factory=dict)
     """By group and UID."""
 
-    def move(self, uid: str, old: T | None, new: T | None) -> None:
+    def move(self, uid: str, old: T | None, new: T | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the groups before and after."""
         before = () if old is None else tuple(self.index.groups(old))
         after = () if new is None else tuple(self.index.groups(new))
         for group in before:
@@ -65,10 +68,11 @@ class _Indexed(Generic[T]):
         if new is not None:
             for group in after:
                 self.members.setdefault(group, {})[uid] = new
+        return before, after
 
 
 class Cache(Mapping[str, T], Generic[RawT, T]):
-    """The objects by UID; the sink of a reflector. Not thread-safe."""
+    """Objects by UID; the sink of a reflector. Not thread-safe."""
 
     def __init__(
         self,
@@ -79,9 +83,9 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         wanted: Callable[[RawT], bool] = lambda item: True,
         keeps_unread: bool = True,
     ) -> None:
-        """`derive` makes of an object what everybody asks of it; `stand_in` an object in place of one that never could
-        be read, or None where it counts for nothing. An object that is not `wanted` any more is gone, and so is one
-        that can't be read any more where they are not kept."""
+        """`derive` returns what the cache keeps of an object. `stand_in` returns the object kept in place of one that
+        never could be decoded, or None. Objects no longer `wanted` are removed, and without `keeps_unread` those that
+        can't be decoded."""
         self._derive = derive
         self._stand_in = stand_in
         self._wanted = wanted
@@ -90,17 +94,17 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         self._uid_of: dict[str, str] = {}
         self._key_of: dict[str, str] = {}
         self._place_of: dict[str, str] = {}
-        """By UID, of those that have one."""
+        """By UID, of objects that have a place."""
         self._own: dict[str, int] = {}
-        """By UID: resourceVersions that this process has written and no watch has told of yet."""
+        """By UID: resourceVersions written by this process that the watch has not delivered yet."""
         self._newest = 0
-        """The newest version that was told of any of them: up to there all that happened is known."""
+        """The newest version received: all changes up to it are known."""
         self._indexed = {id(index): _Indexed(index) for index in indexes}
         self._handlers: list[_Subscriber[T]] = []
         self._stood_in: set[str] = set()
         self._filled = False
-        self.lists_gone = False
-        """Whether what handlers hear of now is gone by what a list says: when and how it went was missed."""
+        self.removals_missed = False
+        """Whether the removals now passed to handlers were revealed by a list: their events were missed."""
 
     # Reading
 
@@ -113,70 +117,84 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
     def __getitem__(self, uid: str) -> T:
         return self._objects[uid]
 
-    def named(self, name: str, namespace: str = "") -> T | None:
-        """The object of a name, None where there is none."""
+    def find(self, name: str, namespace: str = "") -> T | None:
+        """Return the object of a name, or None."""
         uid = self._uid_of.get(f"{namespace}/{name}")
         return None if uid is None else self._objects[uid]
 
     def is_stand_in(self, uid: str) -> bool:
-        """Whether an object never could be read: what is known of it is made up."""
+        """Whether an object is a stand-in for one that never could be decoded."""
         return uid in self._stood_in
 
-    def is_untold(self, uid: str) -> bool:
-        """Whether no watch has told yet of what this process has written of an object."""
+    def is_unconfirmed(self, uid: str) -> bool:
+        """Whether the watch has not delivered this process's last write of an object yet."""
         return uid in self._own
 
-    def part(self, index: Index[T], group: str) -> "Part[T]":
-        """The objects of a group as they are at any time. Raises RuntimeError for an index that is new once there are
-        objects, which it would not know."""
+    def group(self, index: Index[T], group: str) -> "Group[T]":
+        """Return a live view of a group. Raises RuntimeError for a new index once the cache has objects."""
         if id(index) not in self._indexed:
             if self._objects:
-                raise RuntimeError(f"the cache has objects already, which are not by {index.name}")
+                raise RuntimeError(f"the cache already has objects, which {index.name} does not index")
             self._indexed[id(index)] = _Indexed(index)
-        return Part(self, index, group)
+        return Group(self, index, group)
 
-    def by(self, index: Index[T], group: str) -> Collection[T]:
-        """The objects of a group, in the order in which they came to it. Raises KeyError for an index not declared."""
+    def by_group(self, index: Index[T], group: str) -> Collection[T]:
+        """Return the objects of a group, in order of arrival. Raises KeyError for an undeclared index."""
         return list(self._indexed[id(index)].members.get(group, {}).values())
 
     def members(self, index: Index[T], group: str) -> Mapping[str, T]:
-        """The objects of a group by UID, as they are at any time."""
-        return self._indexed[id(index)].members.get(group, _NOBODY)
+        """Return a live view of a group by UID."""
+        return self._indexed[id(index)].members.get(group, _NO_MEMBERS)
 
     def groups(self, index: Index[T]) -> Collection[str]:
-        """The groups that have objects."""
+        """Return the groups that have objects."""
         return list(self._indexed[id(index)].members)
 
-    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None, stand_ins: bool = False) -> None:
-        """Let a handler hear of every change from now on; of stand-ins, which are made up, if it asks for them.
+    def subscribe(self, handler: Handler[T], *, on_list: Listed | None = None, stand_ins: bool = False) -> None:
+        """Call a handler for every change from now on, with `stand_ins` also for those of stand-ins.
 
-        Raises RuntimeError once anything was taken in: whoever subscribes then has missed what is there.
+        Raises RuntimeError once the cache has had objects, which the handler would have missed.
         """
-        if self._filled:
-            raise RuntimeError("the cache has objects already: whoever subscribes now has missed them")
-        self._handlers.append(_Subscriber(handler, listed, stand_ins))
+        self._subscribe(_Subscriber(handler, on_list, stand_ins))
 
-    # What a reflector tells, and what this process has written
+    def subscribe_to(
+        self,
+        index: Index[T],
+        group: str,
+        handler: Handler[T],
+        *,
+        on_list: Listed | None = None,
+        stand_ins: bool = False,
+    ) -> None:
+        """The same for the objects of one group; one that leaves it counts as removed."""
+        self._subscribe(_Subscriber(handler, on_list, stand_ins, id(index), group))
+
+    def _subscribe(self, subscriber: _Subscriber[T]) -> None:
+        if self._filled:
+            raise RuntimeError("the cache already has objects, which a new subscriber would miss")
+        self._handlers.append(subscriber)
+
+    # Changes from the reflector and this process's writes
 
     def upsert(self, item: RawT) -> None:
         """An object was added or changed."""
         uid, version = item.metadata.uid, _number(item.metadata.resource_version)
         self._newest = max(self._newest, version)
         if version < self._own.get(uid, 0):
-            return  # as it was before this process has written it
+            return  # from before this process's write
         self._own.pop(uid, None)
         self._take(item)
 
     def written(self, item: RawT) -> None:
-        """The API server's answer to a write of this process: what a watch tells from before it is no news."""
+        """Take in the response to this process's write; older versions from the watch are then ignored."""
         version = _number(item.metadata.resource_version)
         if 0 < version <= self._newest:
-            return  # a watch was faster, and may have told that it is gone since
+            return  # the watch was faster, and may have removed it since
         self._own[item.metadata.uid] = version
         self._take(item)
 
-    def set_aside(self, item: Outline) -> None:
-        """An object was added or changed, and can't be read."""
+    def upsert_unreadable(self, item: Outline) -> None:
+        """An object was added or changed, and can't be decoded."""
         if item.finished or not self._keeps_unread:
             self._drop(item.uid)
         elif item.uid not in self._objects and (raw := self._stand_in(item)) is not None:
@@ -185,23 +203,25 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
             self._change(item.uid, self._derive(raw))
 
     def remove(self, item: RawT) -> None:
-        """An object is gone. Where nobody was told that it was being deleted, that comes first."""
+        """An object was deleted. A last version with a deletion timestamp is taken in first."""
         metadata = item.metadata
         self._newest = max(self._newest, _number(metadata.resource_version))
         if metadata.deletion_timestamp and metadata.uid in self._objects and metadata.uid not in self._stood_in:
             self._change(metadata.uid, self._derive(item))
         self._drop(metadata.uid)
 
-    def keep(self, items: set[str], list_began: float, version: str = "") -> None:
-        """A complete list of that version, begun at that monotonic time, names these UIDs: others are gone, but for
-        what this process has written later. One that is older than what was told before is of an etcd that was
-        restored from a backup: all objects are others now, whatever they share with those that were known."""
+    def retain_only(self, items: set[str], list_began: float, version: str = "") -> None:
+        """Remove all objects but these UIDs of a complete list, and what this process has written since.
+
+        `list_began` is in monotonic seconds. A version older than the newest one comes from an etcd restored from a
+        backup: all objects are then removed and added again.
+        """
         self._filled = True
         number = _number(version) or self._newest
         if number < self._newest:
             self._own.clear()
             for uid in list(self._objects):
-                self._begin_anew(uid)
+                self._readd(uid)
         self._newest = number
         for uid in [uid for uid in self._objects if uid not in items and self._own.get(uid, 0) <= self._newest]:
             self._miss(uid)
@@ -218,7 +238,7 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
             self._change(uid, self._derive(item))
 
     def _enter(self, uid: str, key: str, place: str) -> None:
-        """A name is this object's now, and so is its place."""
+        """Record an object's name and place. A new place, or another object of that name, is a missed removal."""
         if self._place_of.get(uid, place) != place:
             self._miss(uid)
         before = self._uid_of.get(key)
@@ -229,20 +249,20 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
         if place:
             self._place_of[uid] = place
 
-    def _begin_anew(self, uid: str) -> None:
+    def _readd(self, uid: str) -> None:
         item, key, place = self._objects[uid], self._key_of[uid], self._place_of.get(uid, "")
-        made_up = uid in self._stood_in
+        is_stand_in = uid in self._stood_in
         self._miss(uid)
         self._enter(uid, key, place)
-        if made_up:
+        if is_stand_in:
             self._stood_in.add(uid)
         self._change(uid, item)
 
     def _miss(self, uid: str) -> None:
-        """An object has gone, and it was missed when and how."""
-        self.lists_gone = True
+        """Remove an object whose deletion was missed."""
+        self.removals_missed = True
         self._drop(uid)
-        self.lists_gone = False
+        self.removals_missed = False
 
     def _drop(self, uid: str) -> None:
         self._own.pop(uid, None)
@@ -259,15 +279,22 @@ class Cache(Mapping[str, T], Generic[RawT, T]):
             self._objects[uid] = new
         if old is None and new is None:
             return
-        for indexed in self._indexed.values():
-            indexed.move(uid, old, new)
+        moved = {index: indexed.move(uid, old, new) for index, indexed in self._indexed.items()}
+        stands_in = uid in self._stood_in
         for subscriber in self._handlers:
-            if subscriber.stand_ins or uid not in self._stood_in:
+            if stands_in and not subscriber.stand_ins:
+                continue
+            if subscriber.index is None:
                 _call(subscriber.handler, old, new)
+                continue
+            before, after = moved[subscriber.index]
+            if subscriber.group in before or subscriber.group in after:
+                was, is_now = old if subscriber.group in before else None, new if subscriber.group in after else None
+                _call(subscriber.handler, was, is_now)
 
 
-class Part(Mapping[str, T]):
-    """The objects of one group of an index, by UID, as if there were no others: one that leaves the group is gone."""
+class Group(Mapping[str, T]):
+    """The objects of one group of an index, by UID; an object that leaves the group counts as removed."""
 
     def __init__(self, cache: Cache[Any, T], index: Index[T], group: str) -> None:
         self._cache, self._index, self._group = cache, index, group
@@ -282,36 +309,27 @@ class Part(Mapping[str, T]):
         return self._members[uid]
 
     @property
-    def lists_gone(self) -> bool:
-        """As of `Cache`."""
-        return self._cache.lists_gone
+    def removals_missed(self) -> bool:
+        """As in `Cache`."""
+        return self._cache.removals_missed
 
     @property
     def _members(self) -> Mapping[str, T]:
         return self._cache.members(self._index, self._group)
 
-    def subscribe(self, handler: Handler[T], *, listed: Listed | None = None, stand_ins: bool = False) -> None:
-        """As of `Cache`; a list names the objects of all groups."""
-
-        def changed(old: T | None, new: T | None) -> None:
-            old, new = self._of_group(old), self._of_group(new)
-            if old is not None or new is not None:
-                handler(old, new)
-
-        self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)
-
-    def _of_group(self, item: T | None) -> T | None:
-        return item if item is not None and self._group in self._index.groups(item) else None
+    def subscribe(self, handler: Handler[T], *, on_list: Listed | None = None, stand_ins: bool = False) -> None:
+        """As in `Cache`; `on_list` gets the UIDs of all groups."""
+        self._cache.subscribe_to(self._index, self._group, handler, on_list=on_list, stand_ins=stand_ins)
 
 
 def _call(handler: Callable[..., None], *arguments: Any) -> None:
-    """Call a handler; one that fails stops nobody else."""
+    """Call a handler, and log its exception so that others still run."""
     try:
         handler(*arguments)
     except Exception:
-        logger.exception("a change was not taken in by %s", getattr(handler, "__qualname__", handler))
+        logger.exception("%s failed to process a change", getattr(handler, "__qualname__", handler))
 
 
 def _number(version: str) -> int:
-    """The number of a version, 0 where it is none."""
+    """A resourceVersion as a number, 0 if it is not one."""
     return int(version) if version.isdecimal() else 0

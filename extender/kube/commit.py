@@ -1,24 +1,23 @@
-"""How Kerf writes what it has decided: each write takes effect once or never, and it is known which.
+"""Writes of decisions: each takes effect once or never, and Kerf finds out which.
 
-    prepare -> confirm the term -> what it rests on stands -> write on the version -> settle
+    prepare -> confirm the term -> check preconditions -> write on the version -> settle
 
-A write carries the resourceVersion of the object that it was decided on. It is sent only after a request to the lease,
-sent later than that version was known, has shown that nobody else led, and there is no await between the last look at
-what it rests on and the sending. A version that was read because an answer was lost may be a successor's: it takes
-another such request. Whoever leads next changes each object that may be written on before deciding anything, so that
-what a leader before it has sent and comes late is refused: no clock has a part in this.
+A write carries the resourceVersion that its decision is based on. It is sent only after a request to the lease, sent
+after that version was known, has shown that no other process led. There is no await between the last check of the
+preconditions and the request. A version read after a lost response may be a successor's, and needs another request to
+the lease. A new leader changes each object that may be written before it decides anything, so that late writes of its
+predecessor are refused. No clock is involved.
 
-A write without an answer may take effect at any later time: it can stay on its way, in a proxy or in the API server,
-for longer than any time-out here. So its object is changed, which tells what became of the write, and from then on the
-API server refuses it (sealing). Where that can't be done now, the outcome is UNKNOWN, and the `Resolver` tries it again
-until it is known; until then what the write may give away is held.
+A write without a response may take effect much later: a proxy or the API server may hold it longer than any timeout.
+So Kerf seals it: changing the object reveals whether the write took effect, and makes the API server refuse it if it
+still comes. If that can't be done now, the outcome is UNKNOWN, and the `Resolver` retries; until then, what the write
+may allocate stays reserved.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
@@ -28,7 +27,7 @@ import msgspec
 from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.transport import ApiError, ClusterError
-from extender.kube.turns import Pauses, in_turn
+from extender.kube.turns import Backoffs, in_turn
 
 logger = logging.getLogger(__name__)
 
@@ -39,151 +38,151 @@ _TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _TOO_LARGE: Final = "request is too large"
 _NO_RIGHT: Final = "cannot patch resource"
-"""What the API server says, with 403, of a user who may not; admission has other words."""
-_PASSING: Final = (401, 404, 408, _CONFLICT, _TOO_MANY)
+"""In the API server's 403 for missing RBAC rights, as opposed to one of admission."""
+_TRANSIENT: Final = (401, 404, 408, _CONFLICT, _TOO_MANY)
 
 _INTERVAL_S: Final = 0.25
 _MAX_CONCURRENT: Final = 16
-_MAX_A_ROUND: Final = 256
-"""What has become unknown meanwhile waits for the next one."""
+_MAX_PER_ROUND: Final = 256
+"""Further unknown outcomes wait for the next round."""
 
 
 class FencedError(Exception):
-    """This process may not write any more; says why."""
+    """This process may no longer write; the message says why."""
 
 
 class Term(Protocol):
-    """The term of a leader, as a write sees it."""
+    """A leader's term, as needed by writes."""
 
     async def confirm(self, uid: str, version: str) -> None:
-        """Wait until it is certain that nobody else led when this version was known. Raises FencedError."""
+        """Wait until it is certain that no other process led when this version was known. Raises FencedError."""
 
     async def confirm_now(self) -> None:
-        """Wait until it is certain that nobody else led when this was called. Raises FencedError."""
+        """Wait until it is certain that no other process led at the time of the call. Raises FencedError."""
 
     def check(self, epoch: str) -> None:
-        """Raises FencedError where the term of this epoch has ended."""
+        """Raises FencedError if the term of this epoch has ended."""
 
     def standby(self) -> str:
-        """Why another process leads, "" while this one does."""
+        """Return why another process leads, "" while this one does."""
 
 
 class Outcome(Enum):
-    """What became of a write."""
+    """The outcome of a write."""
 
     DONE = auto()
-    """It has taken effect."""
+    """It took effect."""
     REFUSED = auto()
-    """It has not and never will: the API server refused it or was made to, or what it rests on does not stand."""
+    """It never takes effect: refused by the API server, sealed, or its preconditions failed."""
     NOT_NOW = auto()
     """The API server refused it for now: a PodDisruptionBudget, or too many requests."""
     CONFLICT = auto()
-    """It has not and never will: the object was changed before, each time that it was tried."""
+    """It never takes effect: the object had changed at every try."""
     GONE = auto()
     """The object is gone."""
     FENCED = auto()
-    """Not sent: another process leads, or may."""
+    """Not sent: another process leads or may lead."""
     UNKNOWN = auto()
-    """It may have taken effect, or may yet."""
+    """It may have taken effect, or still may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result(Generic[T]):
-    """What became of a write, and how that is known."""
+class Result(msgspec.Struct, Generic[T], frozen=True):
+    """The outcome of a write, and its evidence."""
 
     outcome: Outcome
     found: T | None = None
-    """The object after that, as far as it was read or answered."""
+    """The object afterwards, if it was read or returned."""
     error: Exception | None = None
-    """What the API server or the fence said, None where nothing was sent or all went well."""
+    """Error of the API server or the fence, None if nothing was sent or all went well."""
     why: str = ""
-    """Why what it rests on does not stand; where nobody knows what became of it, why that could not be found out."""
+    """The failed precondition, or why the outcome is UNKNOWN."""
 
 
 class Target(ABC, Generic[T]):
-    """A write of one kind on one object: what is sent, what the object says of it, how a late one is made to fail."""
+    """A write on one object: how to send it, how to find out its outcome, and how to seal it."""
 
     tries: ClassVar[int] = 1
-    """How often it is sent where the object changes under its hands."""
+    """Number of attempts when the object changes concurrently."""
     conflicts_pass: ClassVar[bool] = False
-    """Whether a conflict may be of something else than the object, which is as it was: then it is sent again, too."""
+    """Whether to retry a conflict although the object is unchanged, since it may concern another object."""
     seals: bool = True
-    """Whether it is made to fail where its answer is lost: what holds nothing needs no certainty."""
+    """Whether to seal it if its response is lost; not needed by a write that reserves nothing."""
     kept_on_standby: ClassVar[bool] = False
-    """Whether a process that leads no more keeps finding out what became of it: nobody may have taken over."""
+    """Whether to keep resolving its outcome on standby, when there may be no new leader."""
 
-    def __init__(self, namespace: str, uid: str, words: str, epoch: str = "") -> None:
-        """Of the object; `words` say what is written, for the log; `epoch` is that of the term it was decided in."""
+    def __init__(self, namespace: str, uid: str, description: str, epoch: str = "") -> None:
+        """`words` describe the write in logs; `epoch` is the term in which it was decided."""
         self.namespace = namespace
         self.uid = uid
-        self.words = words
+        self.description = description
         self.epoch = epoch
         self.version = ""
-        """The resourceVersion that the last request carried, "" where none was sent."""
+        """The resourceVersion of the last request, "" if none was sent."""
 
     async def prepare(self) -> str:
-        """Make ready to write, as by a lock; the version that the object has by that, "" where it is as it was. Raises
-        what keeps it from being written."""
+        """Prepare the write, such as by taking a lock; returns the object's new version, "" if unchanged. May raise."""
         return ""
 
     async def undo(self) -> None:
-        """Take back what `prepare` has done: it has not taken effect, and never will."""
+        """Undo `prepare` after a write that never takes effect."""
 
-    def stands(self) -> str:
-        """Why what it rests on does not stand any more, "" where it does. Never waits."""
+    def failed_precondition(self) -> str:
+        """Return which precondition no longer holds, "" if all do. Never waits."""
         return ""
 
-    def accepts(self, found: T) -> str:
-        """Why it is not to be written on the object as it is now, "" where it is."""
+    def refusal(self, found: T) -> str:
+        """Return why not to write on the object as it is now, "" to write."""
         return ""
 
     @abstractmethod
     async def send(self, version: str) -> T | None:
-        """Send it; the object as answered, None where that is not told. Raises ClusterError, DecodeError."""
+        """Send the request; returns the object if the response has it. Raises ClusterError, DecodeError."""
 
     @abstractmethod
     async def read(self) -> T | None:
-        """The object as it is, None once it is gone. Raises ClusterError, DecodeError."""
+        """Return the current object, None once it is gone. Raises ClusterError, DecodeError."""
 
     @abstractmethod
     async def seal(self) -> T | None:
-        """Change the object so that no request with an older version takes effect any more, unless one has; the object
-        after that, None where it is gone. Raises ClusterError, DecodeError; FencedError where that takes a term, which
-        waits for the next one."""
+        """Change the object so that requests with older versions are refused from now on.
+
+        Returns the object afterwards, None if it is gone. Raises ClusterError, DecodeError; FencedError if that needs
+        a term, to be retried in the next one.
+        """
 
     @abstractmethod
     def judge(self, found: T | None, *, sealed: bool) -> Outcome | None:
-        """What the object, None where it is gone, says of the write: DONE; GONE; REFUSED where something else has taken
-        its place for good; None where it has not taken effect. `sealed` tells whether it can't any more."""
+        """Return the outcome shown by the object (None: gone): DONE; GONE; REFUSED if another write has superseded it
+        for good; None if it has not taken effect. `sealed`: whether it no longer can."""
 
-    def is_told(self) -> bool:
-        """Whether what became of it is known by now from elsewhere."""
+    def is_settled(self) -> bool:
+        """Whether the outcome is already known from elsewhere."""
         return False
 
     @abstractmethod
     def settle(self, result: Result[T]) -> None:
-        """Take in what became of it: at once, and once more when an UNKNOWN outcome is known."""
+        """Take in the outcome; called again when an UNKNOWN outcome becomes known."""
 
 
-def refused(error: Exception) -> bool:
-    """Whether an object can't be changed as it is: to try again would end in the same way, for reasons of its own."""
+def is_permanent_refusal(error: Exception) -> bool:
+    """Whether the API server refuses this change for good, so that a retry would fail in the same way."""
     if not isinstance(error, ApiError):
         return False
     if error.status >= _SERVER_ERROR:
         return _TOO_LARGE in error.message
-    return error.status not in _PASSING and not (error.status == 403 and _NO_RIGHT in error.message)
+    return error.status not in _TRANSIENT and not (error.status == 403 and _NO_RIGHT in error.message)
 
 
 async def commit(target: Target[T], term: Term | None, *, version: str = "") -> Result[T]:
-    """Write on an object, on the version that is known of it or as it is now; what became of that, once `target` has
-    taken it in. Without a term it may be written by anybody.
+    """Write on an object's known version, or its current one, and return the outcome after `target.settle`.
 
-    Raises what `Target.prepare` does; then nothing was sent. What is cancelled once it was sent is UNKNOWN.
+    Without a term no leadership is required. Raises what `Target.prepare` raises, before anything is sent. If
+    cancelled after sending, the outcome is UNKNOWN.
     """
-    result: Result[T] = Result(Outcome.REFUSED, why="it was given up")
+    result: Result[T] = Result(Outcome.REFUSED, why="cancelled")
     try:
         prepared = await target.prepare()
-        result = Result(Outcome.UNKNOWN, why="it was given up")
+        result = Result(Outcome.UNKNOWN, why="cancelled")
         result = await _write(target, term, prepared or version, is_new=bool(prepared))
     finally:
         if result.outcome is Outcome.UNKNOWN and not target.version:
@@ -195,7 +194,7 @@ async def commit(target: Target[T], term: Term | None, *, version: str = "") -> 
 
 
 async def _write(target: Target[T], term: Term | None, version: str, *, is_new: bool) -> Result[T]:
-    """`is_new`: whether the version came to be known only now, and not as the term was."""
+    """`is_new`: whether the version became known only now, after the term."""
     if not version:
         try:
             found = await target.read()
@@ -203,7 +202,7 @@ async def _write(target: Target[T], term: Term | None, version: str, *, is_new: 
             return Result(Outcome.REFUSED, error=error)
         if found is None:
             return Result(Outcome.GONE)
-        if why := target.accepts(found):
+        if why := target.refusal(found):
             return Result(Outcome.REFUSED, found, why=why)
         version, is_new = found.metadata.resource_version, True
     result: Result[T] = Result(Outcome.CONFLICT)
@@ -214,7 +213,7 @@ async def _write(target: Target[T], term: Term | None, version: str, *, is_new: 
                 term.check(target.epoch)
             except FencedError as error:
                 return Result(Outcome.FENCED, error=error)
-        if why := target.stands():
+        if why := target.failed_precondition():
             return Result(Outcome.REFUSED, why=why)
         target.version = version
         try:
@@ -226,14 +225,14 @@ async def _write(target: Target[T], term: Term | None, version: str, *, is_new: 
         now = result.found.metadata.resource_version
         if now == version and not target.conflicts_pass:
             return result
-        if why := target.accepts(result.found):
+        if why := target.refusal(result.found):
             return Result(Outcome.REFUSED, result.found, why=why)
         version, is_new = now, True
     return result
 
 
 async def _find_out(target: Target[T], error: Exception) -> Result[T]:
-    """What became of a write that was not answered well; CONFLICT where the object as it is now may be written on."""
+    """Find out the outcome of a failed request; CONFLICT if the write may be retried on the current object."""
     status = error.status if isinstance(error, ApiError) else 0
     conflict = status == _CONFLICT
     if status and not conflict and status < _SERVER_ERROR:
@@ -241,53 +240,52 @@ async def _find_out(target: Target[T], error: Exception) -> Result[T]:
     sealed = target.seals and not conflict
     try:
         found = await (target.seal() if sealed else target.read())
-    except (ClusterError, msgspec.DecodeError) as doubt:
-        return Result(Outcome.UNKNOWN, error=error, why=str(doubt))
+    except (ClusterError, msgspec.DecodeError) as read_error:
+        return Result(Outcome.UNKNOWN, error=error, why=str(read_error))
     otherwise = Outcome.CONFLICT if conflict else Outcome.REFUSED if sealed else Outcome.UNKNOWN
     return Result(target.judge(found, sealed=sealed) or otherwise, found, error)
 
 
 class Resolver(Background):
-    """Finds out in the background what became of writes whose outcome is UNKNOWN, from `start` to `stop`.
+    """Resolves UNKNOWN outcomes in the background, from `start` to `stop`.
 
-    Who stands by writes nothing, and reads: an object that has another version by now than a write carries, since a
-    successor has changed it or for any other reason, can't be written on by that any more.
+    On standby it only reads: once an object's version differs from that of a write, the write can't take effect.
     """
 
     def __init__(self, term: Term, clock: Callable[[], float]) -> None:
-        super().__init__("settler")
+        super().__init__("resolver")
         self._term = term
         self._clock = clock
-        self._unknown: dict[Target[objects.Named], None] = {}  # in the order in which they came
-        self._pauses = Pauses()
+        self._unknown: dict[Target[objects.Named], None] = {}  # in order of arrival
+        self._pauses = Backoffs()
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def add(self, target: Target[T]) -> None:
-        """A write may have taken effect, or may yet: it is settled once that is known."""
+        """Resolve a write whose outcome is UNKNOWN, then settle it."""
         self._unknown[target] = None  # type: ignore[index]
 
     async def run(self) -> None:
-        await repeat(self.resolve_round, _INTERVAL_S, "a round of settling")
+        await repeat(self.resolve_round, _INTERVAL_S, "resolving unknown outcomes")
 
     async def resolve_round(self) -> None:
-        """Settle what can be settled now; namespaces in turn."""
+        """Try to resolve each unknown outcome, namespaces in turn."""
         now, pauses = self._clock(), self._pauses
         due = [target for target in self._unknown if pauses.why(target.namespace, target.uid, now) is None]
         turns = in_turn(due, lambda target: target.namespace)
-        await asyncio.gather(*(self._try(target) for target in islice(turns, _MAX_A_ROUND)))
+        await asyncio.gather(*(self._try(target) for target in islice(turns, _MAX_PER_ROUND)))
 
     async def _try(self, target: Target[T]) -> None:
         async with self._slots:
             try:
                 result = await self._resolve(target)
             except FencedError:
-                return  # it is found out in the next term, or told
+                return  # resolved in the next term, or from elsewhere
             except (ClusterError, msgspec.DecodeError) as error:
                 self._pauses.failed(target.namespace, target.uid, error, self._clock())
-                logger.warning("%s: what became of it is not known yet: %s", target.words, error)
+                logger.warning("%s: outcome not known yet: %s", target.description, error)
                 return
             except Exception:
-                logger.exception("%s: could not find out what became of it", target.words)
+                logger.exception("%s: failed to resolve the outcome", target.description)
                 return
             self._pauses.succeeded(target.namespace, target.uid)
             if result is not None and result.outcome is Outcome.UNKNOWN:
@@ -298,29 +296,29 @@ class Resolver(Background):
                     target.settle(result)
 
     async def _resolve(self, target: Target[T]) -> Result[T] | None:
-        """What became of a write, None where that was told. Raises ClusterError, DecodeError."""
-        if target.is_told():
+        """Return the outcome, None if already known from elsewhere. Raises ClusterError, DecodeError."""
+        if target.is_settled():
             return None
         standby = self._term.standby()
         if standby and not target.kept_on_standby:
             return Result(Outcome.FENCED, why=standby)
-        found, error = await self._ask(target, seal=not standby)
-        if target.is_told():
+        found, error = await self._seal_or_read(target, seal=not standby)
+        if target.is_settled():
             return None
-        late = found is not None and found.metadata.resource_version == target.version  # it may take effect yet
+        late = found is not None and found.metadata.resource_version == target.version  # it may still take effect
         outcome = target.judge(found, sealed=not late) or (Outcome.UNKNOWN if late else Outcome.REFUSED)
         if outcome is Outcome.UNKNOWN and error is not None:
             raise error
         return Result(outcome, found)
 
     @staticmethod
-    async def _ask(target: Target[T], *, seal: bool) -> tuple[T | None, ApiError | None]:
-        """The object after it was changed, or as it is where it must not or can't be changed, and why it can't."""
+    async def _seal_or_read(target: Target[T], *, seal: bool) -> tuple[T | None, ApiError | None]:
+        """Return the object, sealed if allowed and possible, and the error if it can't be sealed."""
         if not seal:
             return await target.read(), None
         try:
             return await target.seal(), None
         except ApiError as error:
-            if not refused(error):
+            if not is_permanent_refusal(error):
                 raise
             return await target.read(), error

@@ -1,9 +1,7 @@
-"""Short HTTP/1.1 exchanges on connections that are kept.
+"""Short HTTP/1.1 exchanges on keep-alive connections, by httptools' parser on asyncio's transports.
 
-What a binding costs Kerf is mostly its HTTP: a general client takes four times the processor time of this, which is
-httptools' parser on asyncio's transports, and every pod needs an exchange. Lists, which come compressed, watches and
-proxies are left to aiohttp. With aiohttp for all of it Kerf took 3.6 ms of processor time a pod, not 2.9, where both
-cores are busy (default view, docs/research/performance-history.md): about 5 % of the pods/s.
+Most of a binding's cost is HTTP, and a general client takes four times the CPU time. With aiohttp for everything Kerf
+took 3.6 ms of CPU a pod instead of 2.9 (docs/research/performance-history.md). Lists, watches and proxies use aiohttp.
 """
 
 import asyncio
@@ -16,8 +14,8 @@ import httptools
 from yarl import URL
 
 MAX_CONNECTIONS: Final = 100
-MAX_IDLE_S: Final = 60.0  # an API server closes its side after 90
-_MAX_ANSWER_BYTES: Final = 2**30
+MAX_IDLE_S: Final = 60.0  # an API server closes idle connections after 90 s
+_MAX_RESPONSE_BYTES: Final = 2**30
 
 
 class ConnectionPool:
@@ -32,9 +30,9 @@ class ConnectionPool:
         server_name: str,
         timeout_s: float,
     ) -> None:
-        """`headers` go with every request, a name perhaps several times.
+        """`headers` are sent with every request, and may repeat names.
 
-        `server_name` is what the certificate has to be for, "" for the host.
+        `server_name` is the name expected in the server's certificate, "" for the host.
         """
         self._base_path = base.raw_path.rstrip("/")
         self._host, self._port = base.raw_host or "", base.port or 80
@@ -42,7 +40,7 @@ class ConnectionPool:
         self._server_name = (server_name or self._host) if self._tls else None
         plain = ("Accept-Encoding", "identity")
         others = [header for header in headers if header[0] != plain[0]]
-        self._fixed_head = _lines([("Host", base.raw_authority), plain, *others])
+        self._fixed_head = _header_lines([("Host", base.raw_authority), plain, *others])
         self._timeout_s = timeout_s
         self._idle: deque[_Connection] = deque()
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -51,19 +49,19 @@ class ConnectionPool:
     async def exchange(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
-        """Ask; status and body of the answer. `path` is quoted already.
+        """Send a request and return the response's status and body. `path` is quoted already.
 
-        Raises OSError when there is no answer (TimeoutError is one): whether the request took effect is unknown then.
+        Raises OSError if there is no response (TimeoutError is one): whether the request took effect is then unknown.
         """
         target = f"{self._base_path}{path}"
         if not (target.isascii() and target.isprintable() and " " not in target):
-            raise ValueError(f"{target[:200]!r} is no quoted path")
+            raise ValueError(f"{target[:200]!r} is not a quoted path")
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
         head = b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (
-            method.encode(), target.encode(), self._fixed_head, _lines(headers.items()), length,
+            method.encode(), target.encode(), self._fixed_head, _header_lines(headers.items()), length,
         )  # fmt: skip
         request = head + (body or b"")
-        async with asyncio.timeout(self._timeout_s), self._slots:  # to wait for a connection counts, too
+        async with asyncio.timeout(self._timeout_s), self._slots:  # includes the wait for a connection
             kept = self._take_idle()
             if kept is not None:
                 try:
@@ -71,11 +69,11 @@ class ConnectionPool:
                 except ConnectionError:
                     if method != "GET":
                         raise
-                    # The server may have closed it in this very moment; to read again does no harm.
+                    # The server may have just closed it; repeating a read does no harm.
             return await self._ask(await self._open(), request)
 
     def close(self) -> None:
-        """Close what is idle; what is in use ends with its exchange."""
+        """Close idle connections; those in use close after their exchange."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
@@ -88,15 +86,15 @@ class ConnectionPool:
         return connection
 
     async def _ask(self, connection: "_Connection", request: bytes) -> tuple[int, bytes]:
-        answer = await connection.ask(request)
+        response = await connection.ask(request)
         if connection.reusable and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()
-        return answer
+        return response
 
     def _take_idle(self) -> "_Connection | None":
-        """The connection that was used last: the others may be left to grow old."""
+        """The most recently used connection, so that surplus ones expire."""
         oldest = asyncio.get_running_loop().time() - MAX_IDLE_S
         while self._idle and (self._idle[0].last_used < oldest or not self._idle[0].reusable):
             self._idle.popleft().close()
@@ -108,7 +106,7 @@ class ConnectionPool:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, with one exchange at a time. An answer has to tell its length or come in chunks."""
+    """One connection, with one exchange at a time. Responses need a Content-Length or chunked encoding."""
 
     def __init__(self) -> None:
         self.last_used = 0.0
@@ -116,24 +114,24 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._response: asyncio.Future[tuple[int, bytes]] | None = None
         self._chunks: list[bytes] = []
         self._num_bytes = 0
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request; status and body of the answer. Raises ConnectionError."""
+        """Send a request and return the response's status and body. Raises ConnectionError."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the server has closed the connection")
         self.reusable = False
-        self._answer = self._loop.create_future()
+        self._response = self._loop.create_future()
         self._transport.write(request)
         try:
-            return await self._answer
-        except BaseException:  # who asks may be stopped in the very moment the answer comes
-            self._transport.abort()  # what may still come would be taken for the next answer
+            return await self._response
+        except BaseException:  # the caller may be cancelled just as the response arrives
+            self._transport.abort()  # a late response would be taken for the next one
             raise
         finally:
-            self._answer = None
+            self._response = None
 
     def close(self) -> None:
         """Close it."""
@@ -141,14 +139,14 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # asyncio's and the parser's calls.
+    # Callbacks of asyncio and the parser
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:
-            self.close()  # nothing was asked
+        if self._response is None:
+            self.close()  # no request is pending
             return
         try:
             self._parser.feed_data(data)
@@ -157,32 +155,32 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
-        self._fail(ConnectionResetError(str(exc) if exc else "the server closed the connection within its answer"))
+        self._fail(ConnectionResetError(str(exc) if exc else "the server closed the connection during its response"))
 
     def on_body(self, body: bytes) -> None:
         self._num_bytes += len(body)
-        if self._num_bytes > _MAX_ANSWER_BYTES:
-            self._fail(ConnectionError(f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"))
+        if self._num_bytes > _MAX_RESPONSE_BYTES:
+            self._fail(ConnectionError(f"the response is larger than {_MAX_RESPONSE_BYTES} bytes"))
             return
         self._chunks.append(body)
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
-            return  # "Continue" and the like: the answer is still to come
+            return  # interim, such as 100 Continue
         body, self._chunks, self._num_bytes = b"".join(self._chunks), [], 0
         self.last_used = self._loop.time()
         self.reusable = self._parser.should_keep_alive()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result((status, body))
+        if self._response is not None and not self._response.done():
+            self._response.set_result((status, body))
 
     def _fail(self, error: ConnectionError) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)
 
 
-def _lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Headers as they are sent. Raises ValueError for what would be more than one line."""
+def _header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Headers as sent. Raises ValueError for a value with a line break."""
     lines = bytearray()
     for name, value in headers:
         if "\r" in value or "\n" in value:

@@ -1,16 +1,12 @@
-"""Decoding what the API server sends, as deep as it may be: objects go to 10,000 levels there, msgspec to about 1,000.
+"""Decoding of API objects of any depth, with null read as in Go. Ordinary objects take one pass of msgspec.
 
-Whoever writes an object can nest what Kerf never reads: the parameters of a ResourceClaim's driver, a pod's own
-`managedFields`. So what can't be decoded for its depth is decoded once more without what lies deeper than anything
-that Kerf reads. And null is read as Go reads it. Ordinary objects are decoded as by msgspec alone, in one
-pass.
+The API server accepts 10,000 levels of nesting, msgspec about 1,000. Authors can nest fields that Kerf never reads:
+parameters of a ResourceClaim's driver, `managedFields`. So an object that is too deep is decoded again without what
+lies deeper than anything that Kerf reads.
 
-What Go writes as null read as what it is: absent, or empty.
-
-Go's encoder knows no absence of a value that is no pointer: a time that is not set, a slice and a map that nobody made
-are null unless the field says `omitempty`, and before Kubernetes 1.34 many say nothing (`creationTimestamp` of every
-object that is not stored yet, as webhooks see it, and of every template). Go's decoder takes null back for any field:
-so does this, for any structure, by the structure's own types.
+Go encodes unset times and nil slices and maps as null unless the field has `omitempty`, which many lack before
+Kubernetes 1.34 (`creationTimestamp` of every object not stored yet, as webhooks see it, and of every template). Go's
+decoder accepts null for any field, and so does this one, by the field's type.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,8 +28,8 @@ _type_of: Final = cache(msgspec.inspect.type_info)
 
 
 def _without_nulls(content: _Text, kind: Any) -> bytes:
-    """The JSON of a type without the nulls that the type does not take: fields are left out, items of lists and values
-    of maps are empty instead, as Go decodes them. What else is wrong with it stays so; the whole may be no null."""
+    """Remove the nulls that a type does not accept: fields are dropped, items of lists and values of maps become empty,
+    as Go decodes them. A null at the top level and other faults remain."""
     raw = msgspec.Raw(content)
     return bytes(raw if raw == _NULL else _filled(raw, _type_of(kind)))
 
@@ -51,7 +47,7 @@ def _filled(content: msgspec.Raw, kind: msgspec.inspect.Type) -> msgspec.Raw:
             case msgspec.inspect.ListType(item_type=inner):
                 return _encoded([_filled(item, inner) for item in _items_decoder.decode(content)])
     except msgspec.ValidationError:
-        pass  # of another type: the structure's own decoder says so
+        pass  # of another type: left for the caller's decoder to report
     return content
 
 
@@ -67,7 +63,7 @@ def _without_null_fields(content: msgspec.Raw, types: dict[str, msgspec.inspect.
 
 
 def _one_of(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """Of a union the type that has parts, where one has."""
+    """Return the member of a union that has fields or items, if any."""
     if not isinstance(kind, msgspec.inspect.UnionType):
         return kind
     with_parts = (msgspec.inspect.StructType, msgspec.inspect.DictType, msgspec.inspect.ListType)
@@ -81,8 +77,8 @@ def _takes_null(kind: msgspec.inspect.Type) -> bool:
 
 
 def _zero(kind: msgspec.inspect.Type) -> msgspec.Raw:
-    """What Go has for null where it has to have something."""
-    if isinstance(kind, msgspec.inspect.UnionType):  # of a quantity the number
+    """Return Go's zero value of a type."""
+    if isinstance(kind, msgspec.inspect.UnionType):  # 0 for a quantity
         return min(map(_zero, kind.types), key=lambda zero: bytes(zero) != b"0")
     match kind:
         case msgspec.inspect.StructType() | msgspec.inspect.DictType():
@@ -106,10 +102,10 @@ _text_decoder: Final = msgspec.json.Decoder(str)
 
 
 class Decoder(Generic[T]):
-    """A decoder of one type for what Go writes, of any depth. What it can't decode is always a DecodeError."""
+    """A decoder of one type for Go's JSON of any depth; fails with DecodeError only."""
 
     def __init__(self, kind: type[T], *, whole: bool = False) -> None:
-        """With `whole` what is too deep is an error: of what goes back to the API server nothing may be left out."""
+        """`whole` makes excessive depth an error, for objects that are written back completely."""
         self._kind = kind
         self._decode: Callable[[bytes | bytearray | msgspec.Raw], T] = msgspec.json.Decoder(kind).decode
         self._whole = whole
@@ -121,7 +117,7 @@ class Decoder(Generic[T]):
         except RecursionError as error:
             if self._whole:
                 raise msgspec.DecodeError(f"it is nested too deep: {error}") from None
-        except UnicodeDecodeError as error:  # the one error of text that msgspec lets through
+        except UnicodeDecodeError as error:  # not wrapped by msgspec
             raise msgspec.DecodeError(f"it is not UTF-8: {error}") from None
         try:
             return self._decode_shallow(shallow(content))
@@ -138,46 +134,46 @@ class Decoder(Generic[T]):
 
 
 def convert(manifest: Any, kind: type[T]) -> T:
-    """Data as a type, null as `Decoder` reads it. Raises msgspec.ValidationError, which names the place."""
+    """Convert plain data to a type, with null as in `Decoder`. Raises msgspec.ValidationError with the path."""
     try:
         return msgspec.convert(manifest, kind)
     except msgspec.ValidationError as error:
         try:
             content = _without_nulls(msgspec.json.encode(manifest), kind)
-        except (TypeError, ValueError, OverflowError, RecursionError):  # it is no JSON
+        except (TypeError, ValueError, OverflowError, RecursionError):  # not JSON
             raise error from None
         return msgspec.json.decode(content, type=kind)
 
 
 class Outline(msgspec.Struct, gc=False):
-    """Which object it is, of one that can't be decoded: what can't be told is ""."""
+    """Identity of an object that can't be decoded; unknown fields are ""."""
 
     name: str
     namespace: str
     uid: str
     resource_version: str
     node: str
-    """Of a pod."""
+    """A pod's node."""
     phase: str
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name."""
+        """`namespace/name`, or the name without a namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
     def finished(self) -> bool:
-        """Of a pod: whether it has ended for good."""
+        """Whether a pod has finished."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
     def metadata(self) -> objects.Metadata:
-        """As far as it is known."""
+        """Metadata with the known fields."""
         return objects.Metadata(self.name, self.namespace, self.uid, self.resource_version)
 
 
 def outline(content: bytes | msgspec.Raw) -> Outline:
-    """What can be told of an object whose fields are not as they should be. Never fails."""
+    """Return the identity of an object that can't be decoded. Never fails."""
     item = _fields(shallow(content))
     metadata, spec, status = (_fields(item.get(part, b"null")) for part in ("metadata", "spec", "status"))
     return Outline(
@@ -191,8 +187,7 @@ def outline(content: bytes | msgspec.Raw) -> Outline:
 
 
 def shallow(content: bytes | bytearray | msgspec.Raw, *limits: int) -> bytearray:
-    """As `depths.shallow`, which loads NumPy: no sooner than a text is too deep, since the node agent needs it for
-    nothing else."""
+    """As `depths.shallow`, imported late: the node agent needs NumPy for nothing else."""
     from extender.kube import depths  # noqa: PLC0415
 
     return depths.shallow(content, *limits)

@@ -1,4 +1,4 @@
-"""An API server over HTTP, by aiohttp: what all ways of getting credentials have in common."""
+"""Base class of the aiohttp clients of an API server."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -14,53 +14,53 @@ _CONTENT_TYPES: Final = {
     "PATCH": "application/merge-patch+json",
     "APPLY": "application/apply-patch+yaml",
 }
-"""By method; APPLY is a PATCH of another type."""
-_IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: silence for longer is a dead connection
-_LATE_S: Final = 5.0  # how late the end of a watch may come
+"""By method; APPLY is sent as a PATCH of another content type."""
+_IDLE_WATCH_S: Final = 90.0  # bookmarks come about once a minute: longer silence is a dead connection
+_LATE_S: Final = 5.0  # how late the server may end a watch
 
 
 class HttpTransport:
-    """Base of all: a subclass knows where the API server is, and who asks."""
+    """An API server over HTTP; subclasses supply its address and the credentials."""
 
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._host = ""
-        """Its address, `https://...`."""
+        """The server's address, `https://...`."""
         self._extra: dict[str, Any] = {}
-        """What each request is made with besides."""
+        """Further arguments of each request."""
 
     async def renew(self) -> None:
         """Read the credentials again. Raises CredentialsError."""
         raise NotImplementedError
 
     async def authorization(self) -> str:
-        """The header `Authorization`, "" for none. Raises CredentialsError."""
+        """Value of the `Authorization` header, "" for none. Raises CredentialsError."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
-        """Read. Raises ApiError, UnreachableError."""
+        """Send a GET request. Raises ApiError, UnreachableError."""
         return await self._request("GET", path, query=query)
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """Create. Raises ApiError, UnreachableError."""
+        """Create an object. Raises ApiError, UnreachableError."""
         return await self._request("POST", path, body=body)
 
     async def patch(self, path: str, body: bytes) -> bytes:
-        """Change by a JSON merge patch. Raises ApiError, UnreachableError."""
+        """Apply a JSON merge patch. Raises ApiError, UnreachableError."""
         return await self._request("PATCH", path, body=body)
 
     async def ensure(self, path: str, body: bytes) -> bytes:
-        """Create what is not there, by server-side apply. Raises ApiError, UnreachableError."""
+        """Server-side apply as manager `kerf`. Raises ApiError, UnreachableError."""
         return await self._request("APPLY", path, query={"fieldManager": "kerf", "force": "true"}, body=body)
 
     async def delete(self, path: str) -> None:
-        """Delete what may be gone already. Raises ApiError, UnreachableError."""
+        """Delete an object, if it exists. Raises ApiError, UnreachableError."""
         try:
             await self._request("DELETE", path)
         except ApiError as error:
@@ -68,15 +68,15 @@ class HttpTransport:
                 raise
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
-        """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
-        # Silence for longer than the server was asked to watch is a dead connection as well, or a proxy that swallows.
+        """Yield events in batches of JSON lines until the server ends the watch. Raises as `get` does."""
+        # Silence beyond the requested duration also means a dead connection, or a proxy that drops data.
         idle_s = min(_IDLE_WATCH_S, float(query.get("timeoutSeconds", _IDLE_WATCH_S)) + _LATE_S)
         limit = aiohttp.ClientTimeout(total=None, connect=self._request_timeout_s, sock_read=idle_s)
         try:
             async with await self._open_watch(path, query, limit) as response:
                 if response.status >= 400:
                     raise api_error(response.status, await response.read())
-                yield []  # the stream is open, though nothing has happened yet
+                yield []  # the stream is open
                 rest = b""
                 async for chunk in response.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n")
@@ -97,7 +97,7 @@ class HttpTransport:
         try:
             status, content = await self.exchange(method, path, query, body)
             if status == 401:
-                # A short-lived credential has run out. Nothing was done, so trying again is safe, writes too.
+                # A short-lived credential has expired. The server did nothing, so even writes can be retried.
                 await self.renew()
                 status, content = await self.exchange(method, path, query, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -107,7 +107,7 @@ class HttpTransport:
         return content
 
     async def exchange(self, method: str, path: str, query: Query | None, body: bytes | None) -> tuple[int, bytes]:
-        """Status and body of one answer. Raises OSError, aiohttp.ClientError, CredentialsError."""
+        """Return status and body of one response. Raises OSError, aiohttp.ClientError, CredentialsError."""
         limit = aiohttp.ClientTimeout(total=self._request_timeout_s)
         async with await self._send(method, path, query, body, limit) as response:
             return response.status, await response.read()
@@ -115,7 +115,7 @@ class HttpTransport:
     async def _send(
         self, method: str, path: str, query: Query | None, body: bytes | None, limit: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        headers = await self.headers(method, body)  # by which the session may have been made anew
+        headers = await self.headers(method, body)  # may replace the session
         if self._session is None:
             raise RuntimeError("an API server is used before start()")
         return await self._session.request(
@@ -129,7 +129,7 @@ class HttpTransport:
         )
 
     async def headers(self, method: str, body: bytes | None) -> dict[str, str]:
-        """What a request carries of its own. Raises CredentialsError."""
+        """Return the headers specific to a request. Raises CredentialsError."""
         headers = {} if body is None else {"Content-Type": _CONTENT_TYPES[method]}
         if authorization := await self.authorization():
             headers["Authorization"] = authorization

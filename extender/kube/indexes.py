@@ -1,4 +1,4 @@
-"""Values by two keys: what several parts keep by node, by pool or by namespace."""
+"""Values by two keys, such as node and pod."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -8,21 +8,21 @@ ValueT = TypeVar("ValueT")
 
 
 class Index(Generic[ValueT]):
-    """Values by group and key. Groups without values take no room."""
+    """Values by group and key. Empty groups are dropped."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, ValueT]] = {}
 
     def __len__(self) -> int:
-        """How many groups have values."""
+        """Number of groups with values."""
         return len(self._groups)
 
     def groups(self) -> Collection[str]:
-        """Groups that have values."""
+        """Return the groups with values."""
         return self._groups.keys()
 
     def of(self, group: str) -> Mapping[str, ValueT]:
-        """The values of a group by key, in the order in which their keys came."""
+        """Return the values of a group by key, in insertion order."""
         return self._groups.get(group) or MappingProxyType({})
 
     def put(self, group: str, key: str, value: ValueT) -> None:
@@ -30,7 +30,7 @@ class Index(Generic[ValueT]):
         self._groups.setdefault(group, {})[key] = value
 
     def pop(self, group: str, key: str) -> None:
-        """Forget a value, if there is one."""
+        """Remove a value, if there is one."""
         values = self._groups.get(group, {})
         values.pop(key, None)
         if not values:

@@ -1,19 +1,13 @@
-"""kubeconfigs, read by the rules of client-go: which cluster is meant, and who asks it.
-
-Where an API server is, and as whom it is asked, as one value: by kubeconfigs, as client-go reads them, or as a pod.
+"""Server address and credentials from kubeconfigs, by client-go's rules, or from a pod's service account.
 
 Sources: `tools/clientcmd/client_config.go`, `validation.go` and `transport/round_trippers.go` of client-go.
 
-The files that a kubeconfig is made of, merged as client-go does it (`tools/clientcmd/loader.go`).
+Files are merged as in `tools/clientcmd/loader.go`. The first file with a current-context, or with an entry of a name,
+wins; entries are not merged. Empty names and missing files are skipped, unless the only one named is missing. Paths
+are relative to their file.
 
-The first file that names a current-context, or has an entry of a name, wins; of an entry nothing is merged. Empty names
-and missing files are passed over, but for one that was named as the only one. Paths are relative to their file.
-
-Plugins that tell credentials, by the protocol of client-go (`plugin/pkg/client/auth/exec`), v1 and v1beta1.
-
-One that fails ends what was wanted, with its own words: nothing is ever asked as nobody instead.
-
-By which proxy a server is reached, as client-go and Go decide it (`golang.org/x/net/http/httpproxy`).
+Exec plugins follow `plugin/pkg/client/auth/exec`, v1 and v1beta1. If one fails, so does the request: Kerf never falls
+back to anonymous access. Proxies are chosen as in Go's `golang.org/x/net/http/httpproxy`.
 """
 
 import asyncio
@@ -39,13 +33,13 @@ from extender.kube.transport import CredentialsError
 from extender.kube.yaml_faults import yaml_fault
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod has its token, and the API server's CA."""
+"""Folder of a pod's token and the API server's CA."""
 _KUBECONFIG: Final = "KUBECONFIG"
 _DEFAULT: Final = "~/.kube/config"
 
 
 class _Entry(msgspec.Struct, kw_only=True):
-    """Of a list of the file."""
+    """A named entry of a list in the file."""
 
     name: str = ""
 
@@ -54,14 +48,14 @@ _EntryT = TypeVar("_EntryT", bound=_Entry)
 
 
 class ExecEnv(msgspec.Struct, kw_only=True):
-    """A variable of a plugin's environment."""
+    """An environment variable of an exec plugin."""
 
     name: str = ""
     value: str = ""
 
 
 class Exec(msgspec.Struct, rename="camel", kw_only=True):
-    """A plugin that tells credentials."""
+    """An exec plugin."""
 
     command: str = ""
     args: list[str] = []
@@ -73,21 +67,21 @@ class Exec(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class _AuthProvider(msgspec.Struct, kw_only=True):
-    """What came before exec plugins."""
+    """The predecessor of exec plugins."""
 
     name: str = ""
     config: dict[str, str] = {}
 
 
 class _Extension(msgspec.Struct, kw_only=True):
-    """What others keep in an entry."""
+    """Other tools' data in an entry."""
 
     name: str = ""
     extension: Any = None
 
 
 class _Cluster(msgspec.Struct, rename="kebab", kw_only=True):
-    """Where an API server is, and by what it is known."""
+    """An API server's address and TLS settings."""
 
     server: str = ""
     tls_server_name: str = ""
@@ -100,7 +94,7 @@ class _Cluster(msgspec.Struct, rename="kebab", kw_only=True):
 
 
 class _User(msgspec.Struct, rename="kebab", kw_only=True):
-    """Who asks, and as whom."""
+    """Credentials and impersonation."""
 
     client_certificate: str = ""
     client_certificate_data: bytes = b""
@@ -146,10 +140,10 @@ class _File(msgspec.Struct, rename="kebab", kw_only=True):
 
 @dataclass
 class _Kubeconfig:
-    """What all files say together; paths are absolute."""
+    """The merged files; paths are absolute."""
 
     sources: list[Path] = field(default_factory=list)
-    """The files that were read, or looked for in vain where there is none."""
+    """The files read, or those tried if none exists."""
     clusters: dict[str, _Cluster] = field(default_factory=dict)
     users: dict[str, _User] = field(default_factory=dict)
     contexts: dict[str, _Context] = field(default_factory=dict)
@@ -157,15 +151,15 @@ class _Kubeconfig:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing leads to a cluster."""
+        """Whether the files have no entries at all."""
         return not (self.clusters or self.users or self.contexts or self.current_context)
 
 
 def _load(path: str, environ: Mapping[str, str]) -> _Kubeconfig:
-    """That of a file, or where none is named of those of the environment. Raises CredentialsError."""
-    named = [str(Path(path).expanduser())] if path else _of_environment(environ)
-    found = _Kubeconfig()
-    for name in named:
+    """Load a file, or without a path those of the environment. Raises CredentialsError."""
+    paths = [str(Path(path).expanduser())] if path else _environment_paths(environ)
+    merged = _Kubeconfig()
+    for name in paths:
         try:
             text = Path(name).read_bytes()
         except FileNotFoundError as error:
@@ -174,15 +168,15 @@ def _load(path: str, environ: Mapping[str, str]) -> _Kubeconfig:
             continue
         except OSError as error:
             raise CredentialsError(f"{name}: {error.strerror}") from None
-        found.sources.append(Path(name))
-        _add(found, _decoded(name, text), Path(name).absolute().parent)
-    if not found.sources:
-        found.sources = [Path(name) for name in named]
-    return found
+        merged.sources.append(Path(name))
+        _add(merged, _decoded(name, text), Path(name).absolute().parent)
+    if not merged.sources:
+        merged.sources = [Path(name) for name in paths]
+    return merged
 
 
-def _of_environment(environ: Mapping[str, str]) -> list[str]:
-    """As kubectl: what a list of paths names, or the one of the home folder where there is no list."""
+def _environment_paths(environ: Mapping[str, str]) -> list[str]:
+    """Return the paths in KUBECONFIG, or without it the one in the home folder, as kubectl."""
     listed = environ.get(_KUBECONFIG, "")
     if not listed:
         return [str(Path(_DEFAULT).expanduser())]
@@ -190,7 +184,7 @@ def _of_environment(environ: Mapping[str, str]) -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: no dates."""
+    """YAML as Kubernetes reads it: without timestamps."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -206,11 +200,11 @@ def _decoded(name: str, text: bytes) -> _File:
     except yaml.YAMLError as error:
         raise CredentialsError(f"{name}: {yaml_fault(error)}") from None
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise CredentialsError(f"{name}: no kubeconfig: {error}") from None
+        raise CredentialsError(f"{name}: not a kubeconfig: {error}") from None
 
 
 def _without_nulls(value: Any) -> Any:
-    """As Go reads it, for which null is what is not there."""
+    """Remove null values, which Go treats as absent."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -218,27 +212,27 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _add(found: _Kubeconfig, file: _File, folder: Path) -> None:
-    """What nobody before has said. Raises CredentialsError."""
-    found.current_context = found.current_context or file.current_context
-    for cluster in _once(file.clusters, found.sources[-1]):
-        of = cluster.cluster
-        of.certificate_authority = _absolute(of.certificate_authority, folder)
-        found.clusters.setdefault(cluster.name, of)
-    for user in _once(file.users, found.sources[-1]):
-        who = user.user
-        who.client_certificate = _absolute(who.client_certificate, folder)
-        who.client_key = _absolute(who.client_key, folder)
-        who.token_file = _absolute(who.token_file, folder)
-        if who.exec is not None and os.sep in who.exec.command:
-            who.exec.command = _absolute(who.exec.command, folder)
-        found.users.setdefault(user.name, who)
-    for context in _once(file.contexts, found.sources[-1]):
-        found.contexts.setdefault(context.name, context.context)
+def _add(merged: _Kubeconfig, file: _File, folder: Path) -> None:
+    """Add what no earlier file has. Raises CredentialsError."""
+    merged.current_context = merged.current_context or file.current_context
+    for named_cluster in _unique(file.clusters, merged.sources[-1]):
+        cluster = named_cluster.cluster
+        cluster.certificate_authority = _absolute(cluster.certificate_authority, folder)
+        merged.clusters.setdefault(named_cluster.name, cluster)
+    for named_user in _unique(file.users, merged.sources[-1]):
+        user = named_user.user
+        user.client_certificate = _absolute(user.client_certificate, folder)
+        user.client_key = _absolute(user.client_key, folder)
+        user.token_file = _absolute(user.token_file, folder)
+        if user.exec is not None and os.sep in user.exec.command:
+            user.exec.command = _absolute(user.exec.command, folder)
+        merged.users.setdefault(named_user.name, user)
+    for context in _unique(file.contexts, merged.sources[-1]):
+        merged.contexts.setdefault(context.name, context.context)
 
 
-def _once(entries: Sequence[_EntryT], source: Path) -> Sequence[_EntryT]:
-    """The entries of a list. Raises CredentialsError where one name stands twice: Go refuses that too."""
+def _unique(entries: Sequence[_EntryT], source: Path) -> Sequence[_EntryT]:
+    """Return the entries. Raises CredentialsError for a duplicate name, as in Go."""
     names = [entry.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise CredentialsError(f"{source}: two entries are named {twice}")
@@ -253,9 +247,9 @@ _VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8
 _INFO: Final = "KUBERNETES_EXEC_INFO"
 _NEVER, _IF_AVAILABLE, _ALWAYS = "Never", "IfAvailable", "Always"
 _TIMEOUT_S: Final = 120.0
-"""Of one that can't ask anybody anything."""
+"""For plugins that are not interactive."""
 _MAX_LINES: Final = 20
-"""Of its words, the last."""
+"""Last lines of a plugin's stderr that an error quotes."""
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -273,7 +267,7 @@ class _Credential(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a plugin has told."""
+    """Credentials returned by a plugin."""
 
     token: str = ""
     certificate: bytes = b""
@@ -282,13 +276,13 @@ class Credentials:
 
     @property
     def expired(self) -> bool:
-        """Whether they are not to be used any more."""
+        """Whether the credentials have expired."""
         return self.expires is not None and datetime.now(UTC) >= self.expires
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What is run, and what it is told."""
+    """An exec plugin: its command and input."""
 
     user: str
     command: str
@@ -298,36 +292,36 @@ class Plugin:
     install_hint: str
     interactive_mode: str
     cluster: str
-    """JSON, "" for nothing."""
+    """Cluster information for the plugin as JSON, "" for none."""
 
     @classmethod
-    def of(cls, user: str, wanted: Exec, cluster: dict[str, Any] | None) -> "Plugin":
-        """As a kubeconfig wants it; `cluster` is what it is told of that. Raises CredentialsError."""
-        mode = wanted.interactive_mode or (_IF_AVAILABLE if wanted.api_version == _VERSIONS[1] else "")
+    def of(cls, user: str, spec: Exec, cluster: dict[str, Any] | None) -> "Plugin":
+        """Return the plugin of a kubeconfig's user; `cluster` is its input, if any. Raises CredentialsError."""
+        mode = spec.interactive_mode or (_IF_AVAILABLE if spec.api_version == _VERSIONS[1] else "")
         faults = []
-        if not wanted.command:
+        if not spec.command:
             faults.append("names no command")
-        if wanted.api_version not in _VERSIONS:
-            faults.append(f"has apiVersion {wanted.api_version or 'none'}, which is not {' or '.join(_VERSIONS)}")
+        if spec.api_version not in _VERSIONS:
+            faults.append(f"has apiVersion {spec.api_version or 'none'}, which is not {' or '.join(_VERSIONS)}")
         elif mode not in (_NEVER, _IF_AVAILABLE, _ALWAYS):
             faults.append(f"has interactiveMode {mode or 'none'}, which is not Never, IfAvailable or Always")
-        if any(not item.name for item in wanted.env):
+        if any(not item.name for item in spec.env):
             faults.append("has a variable without a name")
         if faults:
             raise CredentialsError(f"the exec plugin of user {user} {', and '.join(faults)}")
         return cls(
             user=user,
-            command=wanted.command,
-            arguments=tuple(wanted.args),
-            environment=tuple((item.name, item.value) for item in wanted.env),
-            api_version=wanted.api_version,
-            install_hint=wanted.install_hint,
+            command=spec.command,
+            arguments=tuple(spec.args),
+            environment=tuple((item.name, item.value) for item in spec.env),
+            api_version=spec.api_version,
+            install_hint=spec.install_hint,
             interactive_mode=mode,
             cluster="" if cluster is None else json.dumps(cluster),
         )
 
     async def run(self) -> Credentials:
-        """New credentials. Raises CredentialsError."""
+        """Run the plugin for new credentials. Raises CredentialsError."""
         interactive = self._interactive()
         spec = {"interactive": interactive} | ({"cluster": json.loads(self.cluster)} if self.cluster else {})
         info = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
@@ -338,7 +332,7 @@ class Plugin:
                 env={**os.environ, **dict(self.environment), _INFO: json.dumps(info)},
                 stdin=None if interactive else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=None if interactive else asyncio.subprocess.PIPE,  # who is asked something has to read it
+                stderr=None if interactive else asyncio.subprocess.PIPE,  # the user has to see its prompts
             )
         except FileNotFoundError:
             hint = f"\n{_words(self.install_hint.encode())}" if self.install_hint else ""
@@ -347,7 +341,7 @@ class Plugin:
             raise CredentialsError(f"{self}: can't be run: {error}") from None
         try:
             async with asyncio.timeout(None if interactive else _TIMEOUT_S):
-                told, said = await process.communicate()
+                stdout, stderr = await process.communicate()
         except TimeoutError:
             raise CredentialsError(f"{self}: did not end within {_TIMEOUT_S:.0f} s") from None
         finally:
@@ -355,33 +349,33 @@ class Plugin:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            words = f": {_words(said)}" if said and said.strip() else ""
+            words = f": {_words(stderr)}" if stderr and stderr.strip() else ""
             raise CredentialsError(f"{self}: ended with exit status {process.returncode}{words}")
-        return self._told(told)
+        return self._credentials(stdout)
 
     def _interactive(self) -> bool:
-        """Whether it may ask who runs this. Raises CredentialsError."""
+        """Whether the plugin may prompt the user. Raises CredentialsError."""
         if self.interactive_mode == _NEVER:
             return False
         terminal = sys.stdin is not None and sys.stdin.isatty()
         if self.interactive_mode == _ALWAYS and not terminal:
-            raise CredentialsError(f"{self}: wants to ask something, and standard input is no terminal")
+            raise CredentialsError(f"{self}: needs input, but standard input is not a terminal")
         return terminal
 
-    def _told(self, output: bytes) -> Credentials:
+    def _credentials(self, output: bytes) -> Credentials:
         """Raises CredentialsError."""
         try:
             answer = msgspec.json.decode(output, type=_Credential)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise CredentialsError(f"{self}: what it told is no ExecCredential: {error}") from None
+            raise CredentialsError(f"{self}: its output is not an ExecCredential: {error}") from None
         status = answer.status
         if answer.api_version != self.api_version or answer.kind != "ExecCredential":
-            told = f"{answer.kind or 'nothing'} of {answer.api_version or 'no version'}"
-            raise CredentialsError(f"{self}: told {told}, not ExecCredential of {self.api_version}")
+            returned = f"{answer.kind or 'nothing'} of {answer.api_version or 'no version'}"
+            raise CredentialsError(f"{self}: returned {returned}, not ExecCredential of {self.api_version}")
         if status is None or not (status.token or status.client_certificate_data or status.client_key_data):
-            raise CredentialsError(f"{self}: told neither a token nor a certificate")
+            raise CredentialsError(f"{self}: returned neither a token nor a certificate")
         if bool(status.client_certificate_data) != bool(status.client_key_data):
-            raise CredentialsError(f"{self}: told a certificate without its key, or a key without its certificate")
+            raise CredentialsError(f"{self}: returned a certificate without its key, or a key without its certificate")
         expires = status.expiration_timestamp
         return Credentials(
             token=status.token,
@@ -396,20 +390,20 @@ class Plugin:
 
 @dataclass
 class PluginCredentials:
-    """A plugin's credentials for as long as they are good; it runs once however many wait for it."""
+    """A plugin's credentials until they expire; concurrent callers share one run."""
 
     plugin: Plugin
     _current: Credentials | None = None
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def current(self) -> Credentials:
-        """Those there are, new ones where they have run out. Raises CredentialsError."""
+        """Return the credentials, renewed if expired. Raises CredentialsError."""
         if self._current is None or self._current.expired:
             await self.renew(self._current)
         return self._known()
 
     async def renew(self, refused: Credentials | None) -> Credentials:
-        """Others than those that the API server has refused. Raises CredentialsError."""
+        """Return other credentials than those the API server refused. Raises CredentialsError."""
         async with self._running:
             if self._current is refused or self._current is None:
                 self._current = await self.plugin.run()
@@ -417,13 +411,13 @@ class PluginCredentials:
 
     def _known(self) -> Credentials:
         if self._current is None:
-            raise CredentialsError(f"{self.plugin}: has told nothing")
+            raise CredentialsError(f"{self.plugin}: returned nothing")
         return self._current
 
 
-def _words(said: bytes) -> str:
-    """What it said, its last lines, without what a terminal would obey."""
-    lines = said.decode(errors="replace").strip().splitlines()
+def _words(text: bytes) -> str:
+    """Return the last lines of a plugin's message, without control characters."""
+    lines = text.decode(errors="replace").strip().splitlines()
     return "\n".join(printable(line) for line in lines[-_MAX_LINES:])
 
 
@@ -431,7 +425,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def proxy_of(server: str, proxy_url: str, environ: Mapping[str, str]) -> str:
-    """The proxy's address, "" for none; `proxy_url` is the kubeconfig's own. Raises CredentialsError."""
+    """Return a server's proxy URL, "" for none; `proxy_url` is from the kubeconfig. Raises CredentialsError."""
     if proxy_url:
         return _usable(proxy_url, "proxy-url")
     parts = urlsplit(server)
@@ -448,8 +442,8 @@ def _usable(proxy: str, named: str) -> str:
         usable = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    if not usable:  # it may hold a password, and is not told
-        raise CredentialsError(f"{named} is no address of an HTTP proxy, such as http://proxy.example:3128")
+    if not usable:  # not quoted: it may contain a password
+        raise CredentialsError(f"{named} is not the URL of an HTTP proxy, such as http://proxy.example:3128")
     return proxy
 
 
@@ -458,7 +452,7 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
 
 
 def _is_excepted(server: SplitResult, no_proxy: str) -> bool:
-    """Whether a server is reached directly: loopback always is."""
+    """Whether a server is reached without a proxy, as loopback always is."""
     host, port = (server.hostname or "").lower(), server.port or _PORTS.get(server.scheme, 0)
     address = _ip_address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
@@ -467,7 +461,7 @@ def _is_excepted(server: SplitResult, no_proxy: str) -> bool:
 
 
 def _matches(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int) -> bool:
-    """Whether an entry of NO_PROXY means a host: `*`, an address, a network, a name with all below it, `.below`."""
+    """Whether an entry of NO_PROXY matches: `*`, an address, a network, a name with its subdomains, `.subdomains`."""
     if entry in ("", "*"):
         return entry == "*"
     if "/" in entry:
@@ -485,7 +479,7 @@ def _matches(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.I
 
 
 def _with_port(entry: str) -> tuple[str, str]:
-    """A host, and the port that stands behind it."""
+    """Split a host and its port, "" without one."""
     if entry.startswith("["):
         name, _, rest = entry[1:].partition("]")
         return name, rest.removeprefix(":")
@@ -505,24 +499,24 @@ Header = tuple[str, str]
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 _TOKEN_CHARS: Final = frozenset(string.ascii_letters + string.digits + "!#$&'*+-.^_`|~")
-"""Of a header's name, but for %."""
+"""Characters allowed in a header's name, except %."""
 _LEAST_LEFT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where, and as whom."""
+    """Address and credentials of an API server."""
 
     server: str
-    """`https://host:port`, perhaps with a path; without a slash at its end."""
+    """`https://host:port`, possibly with a path; no trailing slash."""
     who: str
-    """Whose credentials these are, in words."""
+    """The user, in words."""
     context: str = ""
     ca: bytes = b""
-    """PEM of who is trusted; the system's where there is none."""
+    """Trusted CAs, PEM; empty for the system's."""
     verify: bool = True
     tls_server_name: str = ""
-    """For what the server's certificate has to be, "" for its host."""
+    """Name expected in the server's certificate, "" for its host."""
     proxy: str = ""
     certificate: bytes = b""
     key: bytes = b""
@@ -531,38 +525,38 @@ class Access:
     username: str = ""
     password: str = ""
     plugin: Plugin | None = None
-    """What tells credentials, where there are no others."""
+    """Source of the credentials, if there are no others."""
     impersonated: tuple[Header, ...] = ()
-    """The headers that make the API server take who asks for somebody else."""
+    """Impersonation headers."""
 
     @property
     def told(self) -> str:
-        """The cluster and the user, for whoever runs a command that writes."""
+        """The cluster and the user, shown by commands that write."""
         context = f", context {self.context}" if self.context else ""
         acting = f", acting as {self.impersonated[0][1]}" if self.impersonated else ""
         return f"{self.server}{context}, {self.who}{acting}"
 
 
 def access_of(*, kubeconfig: str, context: str, service_account_dir: Path, environ: Mapping[str, str]) -> Access:
-    """By a kubeconfig, by those of the environment, or else as a pod. Raises CredentialsError."""
-    found = _load(kubeconfig, environ)
-    name = context or found.current_context
+    """Return the access by a kubeconfig, by those of the environment, or as a pod. Raises CredentialsError."""
+    merged = _load(kubeconfig, environ)
+    name = context or merged.current_context
     if not name and not kubeconfig and environ.get(_HOST) and environ.get(_PORT):
-        return _of_pod(service_account_dir, environ)
-    files = ", ".join(map(str, found.sources)) or "no file (KUBECONFIG names none)"
-    if found.is_empty:
-        raise CredentialsError(f"{files}: no cluster is named there")
+        return _pod_access(service_account_dir, environ)
+    files = ", ".join(map(str, merged.sources)) or "no file (KUBECONFIG names none)"
+    if merged.is_empty:
+        raise CredentialsError(f"{files}: no cluster is defined there")
     if not name:
-        raise CredentialsError(f"{files}: no current-context; choose one with --context ({_some(found.contexts)})")
-    chosen = found.contexts.get(name)
+        raise CredentialsError(f"{files}: no current-context; choose one with --context ({_some(merged.contexts)})")
+    chosen = merged.contexts.get(name)
     if chosen is None:
-        raise CredentialsError(f"{files}: no context is named {name} ({_some(found.contexts)})")
-    cluster = found.clusters.get(chosen.cluster)
+        raise CredentialsError(f"{files}: no context is named {name} ({_some(merged.contexts)})")
+    cluster = merged.clusters.get(chosen.cluster)
     if cluster is None:
-        raise CredentialsError(f"{files}: no cluster is named {chosen.cluster}, which context {name} is of")
-    user = found.users.get(chosen.user) if chosen.user else _User()
+        raise CredentialsError(f"{files}: no cluster is named {chosen.cluster}, as in context {name}")
+    user = merged.users.get(chosen.user) if chosen.user else _User()
     if user is None:
-        raise CredentialsError(f"{files}: no user is named {chosen.user}, which context {name} is of")
+        raise CredentialsError(f"{files}: no user is named {chosen.user}, as in context {name}")
     try:
         return _access(name, cluster, chosen.user, user, environ)
     except OSError as error:
@@ -578,10 +572,10 @@ def _access(context: str, cluster: _Cluster, name: str, user: _User, environ: Ma
     ca = cluster.certificate_authority_data or _read(cluster.certificate_authority)
     proxy = proxy_of(server, cluster.proxy_url, environ)
     has_certificate = bool(user.client_certificate or user.client_certificate_data)
-    has_own = bool(user.token or user.token_file or user.username or user.password or has_certificate)
+    has_credentials = bool(user.token or user.token_file or user.username or user.password or has_certificate)
     return Access(
         server=server,
-        who=f"user {name}" if name else "nobody",
+        who=f"user {name}" if name else "anonymous",
         context=context,
         ca=ca,
         verify=not cluster.insecure_skip_tls_verify,
@@ -593,13 +587,15 @@ def _access(context: str, cluster: _Cluster, name: str, user: _User, environ: Ma
         token_file=Path(user.token_file) if user.token_file else None,
         username=user.username,
         password=user.password,
-        plugin=_plugin(name, cluster, user, server=server, ca=ca, proxy=proxy) if user.exec and not has_own else None,
+        plugin=_plugin(name, cluster, user, server=server, ca=ca, proxy=proxy)
+        if user.exec and not has_credentials
+        else None,
         impersonated=tuple(_impersonating(user)),
     )
 
 
-def _of_pod(directory: Path, environ: Mapping[str, str]) -> Access:
-    """As a pod's service account. Raises CredentialsError."""
+def _pod_access(directory: Path, environ: Mapping[str, str]) -> Access:
+    """Return the access of a pod's service account. Raises CredentialsError."""
     host, port = environ[_HOST], environ[_PORT]
     token_file = directory / "token"
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
@@ -641,12 +637,12 @@ def _faults_of_user(user: _User) -> list[str]:
         faults.append("as-uid, as-groups or as-user-extra are given without as")
     texts = [user.as_, user.as_uid, *user.as_groups, *(value for more in user.as_user_extra.values() for value in more)]
     if any(not text.isprintable() for text in texts):
-        faults.append("as, as-uid, as-groups or as-user-extra hold characters that no header may")
+        faults.append("as, as-uid, as-groups or as-user-extra contain characters not allowed in a header")
     return faults
 
 
 def _address(cluster: _Cluster) -> str:
-    """The server, with a scheme, without query and fragment. Raises CredentialsError."""
+    """Return the server's URL with a scheme, without query and fragment. Raises CredentialsError."""
     server = cluster.server
     if "://" not in server:
         secure = cluster.certificate_authority or cluster.certificate_authority_data or cluster.insecure_skip_tls_verify
@@ -656,20 +652,17 @@ def _address(cluster: _Cluster) -> str:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError(server)
     except ValueError:
-        raise CredentialsError(f"server {cluster.server}: no address such as https://192.0.2.1:6443") from None
+        raise CredentialsError(f"server {cluster.server}: not a URL such as https://192.0.2.1:6443") from None
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
 def _id_token(user: _User) -> str:
-    """What is left of an auth-provider: kubectl refreshes that of oidc, and no client knows the others any more.
-
-    Raises CredentialsError.
-    """
+    """Return the token of auth-provider oidc, which kubectl refreshes. Raises CredentialsError for other providers."""
     provider = user.auth_provider
     if provider is None or provider.name != "oidc":
-        named = provider.name if provider else ""
+        name = provider.name if provider else ""
         raise CredentialsError(
-            f"auth-provider {named} has been removed from Kubernetes clients: use an exec plugin "
+            f"auth-provider {name} has been removed from Kubernetes clients: use an exec plugin "
             "(https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins)"
         )
     token = provider.config.get("id-token", "")
@@ -681,7 +674,7 @@ def _id_token(user: _User) -> str:
         left_s = 0.0
     if left_s < _LEAST_LEFT_S:
         raise CredentialsError(
-            "auth-provider oidc: its id-token has run out; any command of kubectl renews it, or use an exec plugin"
+            "auth-provider oidc: its id-token has expired; any command of kubectl renews it, or use an exec plugin"
         )
     return token
 
@@ -690,10 +683,10 @@ def _plugin(name: str, cluster: _Cluster, user: _User, *, server: str, ca: bytes
     """Raises CredentialsError."""
     if user.exec is None:
         raise ValueError("no plugin is named")
-    told: dict[str, Any] | None = None
+    cluster_info: dict[str, Any] | None = None
     if user.exec.provide_cluster_info:
         config = next((item.extension for item in cluster.extensions if item.name == _EXEC_EXTENSION), None)
-        given = {
+        fields = {
             "server": server,
             "tls-server-name": cluster.tls_server_name,
             "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
@@ -701,8 +694,8 @@ def _plugin(name: str, cluster: _Cluster, user: _User, *, server: str, ca: bytes
             "proxy-url": proxy,
             "disable-compression": cluster.disable_compression,
         }
-        told = {key: value for key, value in given.items() if value} | {"config": config}
-    return Plugin.of(name, user.exec, told)
+        cluster_info = {key: value for key, value in fields.items() if value} | {"config": config}
+    return Plugin.of(name, user.exec, cluster_info)
 
 
 def _impersonating(user: _User) -> list[Header]:

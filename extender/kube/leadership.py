@@ -1,21 +1,16 @@
-"""Who leads: elections by a Lease, or none.
+"""Leader election by a Lease, or none: Kerf holds its own Lease, or follows that of the kube-scheduler beside it.
 
-The time for which this process leads: begun, prolonged, ended and confirmed.
+A term ends for certain before another process can begin one. An expired term is over for good, even if no other
+process has taken the lease: the next renewal begins another term.
 
-A term ends for certain before anybody else may begin one. A term that ran out ends for good, though nobody else has
-taken the lease: what comes after the next renewal is another.
+If a virtual machine is paused, its clock may stand still: the term seems valid while another process leads. So
+deadlines are no proof. A write that must not happen twice waits for a confirmation: the response to a lease request,
+sent after the facts it depends on were known, that shows this process as the holder. Requests are numbered; no clock is
+involved.
 
-A clock may stand still, when a virtual machine is paused with it: the term looks good then, and others lead. So a
-deadline only says who is to be asked. What must not happen twice waits for a confirmation besides: the answer to a
-request that was sent later than what it rests on was known, and that shows the lease to be still this process's.
-Requests are numbered, and no clock is asked.
-
-A Lease on the API server by which one of several processes leads is held, or followed: Kerf's own, or that of the
-kube-scheduler which this process is beside.
-
-The holder counts its time from the moment *before* it asked for a renewal, everybody else from the moment *after* the
-renewal was seen. Nobody compares wall clocks. The record is client-go's (`tools/leaderelection`), written under the
-resourceVersion that was read. Not by the official client's election: that trusts the wall clock.
+The holder counts its time from *before* it requested a renewal, the others from *after* they saw it, and no wall clocks
+are compared. The record is client-go's (`tools/leaderelection`), written under the resourceVersion that was read. The
+official Python client's election trusts the wall clock.
 """
 
 import asyncio
@@ -36,56 +31,56 @@ from extender.kube.decoding import Decoder
 logger = logging.getLogger(__name__)
 
 
-class Led(NamedTuple):
-    """For how long nobody else has led for certain, by the monotonic clock; two processes never claim the same time."""
+class LeadTime(NamedTuple):
+    """A span of monotonic time in which no other process led; those of two processes never overlap."""
 
     tenure: str
-    """In which: as of `Election`."""
+    """As `Election.tenure`."""
     since: float
-    """Its predecessor, if there was one, does not claim what comes after."""
+    """Start; a predecessor claims nothing later."""
     until: float
-    """Up to which it has been proven; -inf for never."""
+    """Proven up to here; -inf if never."""
 
 
 class Election(Protocol):
-    """How this process learns whether it leads."""
+    """Tells this process whether it leads."""
 
     contested: bool
-    """Whether another process may lead."""
+    """Whether other processes may lead."""
     term: str
-    """Names the time of leading that has not been seen to end, each in another way; "" while others lead, or nobody."""
+    """Unique name of the current term, not seen to end yet; "" while this process does not lead."""
     tenure: str
-    """The same for terms between which the lease was nobody else's, though they ran out."""
+    """Name of a tenure: terms between which no other process held the lease, though they expired."""
     num_asked: int
-    """Requests to the lease that were sent so far."""
+    """Number of requests to the lease so far."""
 
     async def run(self) -> None:
         """Take part until cancelled."""
 
     async def resign(self) -> None:
-        """Let others lead at once, if that is this process's to give."""
+        """Release the lease, if this process holds its own."""
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until `term` has changed since the last call."""
 
     def deadline(self) -> float:
-        """Monotonic time up to which the term is certain, if the clock does not stop."""
+        """Return the monotonic time at which the term expires, if the clock does not stop."""
 
-    def hurry(self) -> None:
-        """Send a request to the lease soon: somebody is about to wait for one."""
+    def request_confirmation(self) -> None:
+        """Send a request to the lease soon, since a `confirm` is about to follow."""
 
     async def confirm(self, since: int) -> bool:
-        """Wait for a request sent after the first `since`; whether one has shown that nobody else led until then."""
+        """Wait for a request after the first `since`; return whether it shows that this process still led."""
 
-    def led(self) -> Led:
-        """The time of the last tenure."""
+    def led(self) -> LeadTime:
+        """Return the time of the last tenure."""
 
     def standing(self) -> str:
-        """Who leads, in words."""
+        """Return who leads, in words."""
 
 
 class Unelected:
-    """No election: the only process leads for as long as it runs."""
+    """No election: the only process always leads."""
 
     contested = False
     term = tenure = "only"
@@ -95,36 +90,36 @@ class Unelected:
         """Nothing to take part in."""
 
     async def resign(self) -> None:
-        """Nobody to make room for."""
+        """Nothing to release."""
 
-    async def change(self) -> None:
-        """Never."""
+    async def wait_for_change(self) -> None:
+        """Never returns."""
         await asyncio.get_running_loop().create_future()
 
     def deadline(self) -> float:
         return float("inf")
 
-    def hurry(self) -> None:
-        """Nobody to ask."""
+    def request_confirmation(self) -> None:
+        """Nothing to request."""
 
     async def confirm(self, since: int) -> bool:
         return True
 
-    def led(self) -> Led:
-        return Led(self.tenure, float("-inf"), float("inf"))
+    def led(self) -> LeadTime:
+        return LeadTime(self.tenure, float("-inf"), float("inf"))
 
     def standing(self) -> str:
         return "no leader election"
 
 
 class Spectator(Unelected):
-    """A process that never leads, and writes nothing: it watches, and answers questions."""
+    """A process that never leads and writes nothing: it watches and answers queries."""
 
     contested = True
     term = tenure = ""
 
-    def led(self) -> Led:
-        return Led("", float("-inf"), float("-inf"))
+    def led(self) -> LeadTime:
+        return LeadTime("", float("-inf"), float("-inf"))
 
     def standing(self) -> str:
         return "this process never decides"
@@ -134,7 +129,7 @@ _NEVER: Final = float("-inf")
 
 
 class Terms:
-    """The terms of one process, one after the other, told by the monotonic clock."""
+    """The successive terms of one process, by the monotonic clock."""
 
     contested = True
 
@@ -142,51 +137,51 @@ class Terms:
         self._clock = clock
         self._certain_until = _NEVER
         self._changed = asyncio.Event()
-        self._held = ""  # how the lease was held when the term began
+        self._held = ""  # state of the lease when the term began
         self._led_since = self._led_until = _NEVER
         self._num_tenures = self._num_terms = 0
-        self._num_confirmed = 0  # the last request that showed the term to go on
+        self._last_confirmed = 0  # the last request that confirmed the term
         self._wanted = asyncio.Event()
-        self._confirmed = asyncio.Event()  # another one for each confirmation
+        self._confirmed = asyncio.Event()  # replaced after each confirmation
         self.term = self.tenure = ""
         self.num_asked = 0
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         await self._changed.wait()
         self._changed.clear()
 
     def deadline(self) -> float:
         return self._certain_until
 
-    def led(self) -> Led:
-        return Led(self.tenure, self._led_since, self._led_until)
+    def led(self) -> LeadTime:
+        return LeadTime(self.tenure, self._led_since, self._led_until)
 
-    def hurry(self) -> None:
+    def request_confirmation(self) -> None:
         self._wanted.set()
 
-    def _ask(self) -> int:
-        """The number of a request that is about to be sent."""
+    def _next_request(self) -> int:
+        """Number the next request."""
         self.num_asked += 1
         return self.num_asked
 
     async def _confirmed_after(self, since: int, within_s: float) -> bool:
-        """Wait for a request sent after the first `since`; whether one has shown that nobody else led until then."""
+        """Wait for a request after the first `since`; return whether it shows that this process still led."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                while self._num_confirmed <= since and self.term:
+                while self._last_confirmed <= since and self.term:
                     self._wanted.set()
                     await self._confirmed.wait()
-        return self._num_confirmed > since
+        return self._last_confirmed > since
 
     def _confirm(self, number: int) -> None:
-        """When this request was answered the lease was still this process's."""
-        self._num_confirmed = number
-        self._tell_waiting()
+        """Record that the response to a request shows this process as the holder."""
+        self._last_confirmed = number
+        self._notify_waiters()
 
     def _prolong(self, held: str, until: float, *, since: float = _NEVER, proven: float = _NEVER) -> None:
-        """The lease is `held` in this way, for certain until then. A term that has run out goes on as another one.
+        """Extend the term to `until`, or begin another if it has expired; a new `held` begins a new tenure.
 
-        `proven`: up to which nobody else has held it; in a new tenure, `since` when.
+        No other process held the lease up to `proven`, and in a new tenure from `since`.
         """
         now = self._clock()
         if until <= now:
@@ -205,22 +200,22 @@ class Terms:
         self._certain_until, self._led_until = until, max(self._led_until, proven)
 
     def _end(self) -> None:
-        """Others lead, or nobody."""
+        """End the term."""
         self._certain_until = _NEVER
         self._set_term("")
-        self._tell_waiting()
+        self._notify_waiters()
 
     def _set_term(self, term: str) -> None:
         if term != self.term:
             self.term = term
             self._changed.set()
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiters(self) -> None:
         self._confirmed.set()
         self._confirmed = asyncio.Event()
 
 
-_CONFIRM_EVERY_S: Final = 0.02  # many wait for one confirmation
+_CONFIRM_EVERY_S: Final = 0.02  # one confirmation serves many waiters
 
 
 class LeaseSpec(objects.Object, rename="camel"):
@@ -241,7 +236,7 @@ _decoder = Decoder(Lease)
 
 @dataclass(frozen=True, slots=True)
 class LeaseName:
-    """Which Lease."""
+    """Namespace and name of a Lease."""
 
     namespace: str
     name: str
@@ -251,12 +246,12 @@ class LeaseName:
 
     @property
     def collection(self) -> str:
-        """Path of the namespace's Leases."""
+        """Path of the Leases in the namespace."""
         return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
 
     @property
     def path(self) -> str:
-        """Path of this one."""
+        """Path of the Lease."""
         return f"{self.collection}/{self.name}"
 
 
@@ -265,22 +260,22 @@ class LeaseTimes:
     """Times of an election, in seconds."""
 
     duration_s: int
-    """Others may take the lease when they have seen no renewal for so long."""
+    """Others may take the lease after seeing no renewal for this time."""
     renew_deadline_s: float
-    """The holder stops so long after the last renewal that it asked for, if not renewed again. Below `duration_s`."""
+    """The holder stops this long after requesting its last successful renewal. Below `duration_s`."""
     retry_s: float
-    """Between two attempts to acquire or renew. Below `renew_deadline_s`."""
+    """Pause between attempts to acquire or renew. Below `renew_deadline_s`."""
 
 
 class Watched(Terms):
-    """What holding a lease and following one (`followed_leases`) have in common: look at it again and again."""
+    """Base of `HeldLease` and `FollowedLease`: polls a Lease."""
 
     def __init__(self, transport: Transport, lease: LeaseName, times: LeaseTimes, clock: Callable[[], float]) -> None:
         super().__init__(clock)
         self._transport = transport
         self._name = lease
         self._times = times
-        self._holder: str | None = None  # of the lease as last seen, None before the first look
+        self._holder: str | None = None  # as last seen, None before the first read
         self._last_error = ""
 
     async def run(self) -> None:
@@ -288,14 +283,14 @@ class Watched(Terms):
             await self.attempt()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.pause_s()):
-                    await self._answer()
+                    await self._serve_confirmations()
 
     async def attempt(self) -> None:
-        """Try once to acquire or renew; what comes of it is in the term and in `standing`."""
+        """Try once to acquire or renew; the result is in `term` and `standing`."""
         await self._try(self._renew)
 
-    async def _answer(self) -> None:
-        """Confirm the term for those who wait, until cancelled."""
+    async def _serve_confirmations(self) -> None:
+        """Confirm the term for waiters, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -312,12 +307,12 @@ class Watched(Terms):
             if fault != self._last_error:
                 logger.warning("lease %s: %s", self._name, fault)
             self._last_error = fault
-        except Exception:  # whatever the lease looks like, it is looked at again
+        except Exception:  # retried, whatever the lease contains
             logger.exception("lease %s could not be read", self._name)
             self._last_error = "see the log"
 
     async def resign(self) -> None:
-        """Nothing to give."""
+        """Nothing to release."""
 
     async def confirm(self, since: int) -> bool:
         return await self._confirmed_after(since, self._times.renew_deadline_s)
@@ -335,11 +330,11 @@ class Watched(Terms):
         raise NotImplementedError
 
     async def _look(self) -> None:
-        """Find out whether the term goes on."""
+        """Check whether the term continues."""
         await self._renew()
 
     def pause_s(self) -> float:
-        """Until the next attempt."""
+        """Return the seconds until the next attempt."""
         return self._times.retry_s
 
     async def _read(self) -> Lease | None:
@@ -352,7 +347,7 @@ class Watched(Terms):
 
 
 class HeldLease(Watched):
-    """A lease of Kerf's own: acquired, renewed, and released at a stop in order."""
+    """Kerf's own lease: acquired, renewed, and released on shutdown."""
 
     def __init__(
         self, transport: Transport, lease: LeaseName, identity: str, times: LeaseTimes, clock: Callable[[], float]
@@ -360,10 +355,10 @@ class HeldLease(Watched):
         super().__init__(transport, lease, times, clock)
         self._identity = identity
         self._lease: Lease | None = None
-        self._seen_at = _NEVER  # when the lease was first seen as it is
+        self._seen_at = _NEVER  # when its current version was first seen
 
     async def resign(self) -> None:
-        """Release the lease. Whatever was decided has to be written, or given up, before."""
+        """Release the lease. All decisions must be written or dropped before."""
         lease, held = self._lease, bool(self.term)
         self._end()
         if lease is None or not held:
@@ -387,10 +382,10 @@ class HeldLease(Watched):
         retry_s = self._times.retry_s
         if self.term:
             return retry_s
-        return max(0.01, min(retry_s * random.uniform(0.8, 1.2), self._others_until() - self._clock()))
+        return max(0.01, min(retry_s * random.uniform(0.8, 1.2), self._expires_at() - self._clock()))
 
-    def _others_until(self) -> float:
-        """Until when the lease is to be left to its holder; inf when there is nobody to wait for."""
+    def _expires_at(self) -> float:
+        """Return when the holder's lease expires; inf without a holder."""
         if self._lease is None or not self._lease.spec.holder_identity:
             return float("inf")
         duration_s = self._lease.spec.lease_duration_seconds or self._times.duration_s
@@ -399,7 +394,7 @@ class HeldLease(Watched):
     async def _renew(self) -> None:
         if self.term and self._lease is not None:
             try:
-                await self._acquire(self._lease)  # as it was written last: one call, as long as nobody interferes
+                await self._acquire(self._lease)  # on the version written last: one call without a conflict
                 return
             except ApiError as error:
                 if error.status not in (404, 409):
@@ -413,32 +408,32 @@ class HeldLease(Watched):
             self._seen_at = self._clock()
         holder = lease.spec.holder_identity or ""
         self._lease = lease
-        if holder not in ("", self._identity) and self._clock() < self._others_until():
+        if holder not in ("", self._identity) and self._clock() < self._expires_at():
             self._lose(holder)
             return
         await self._acquire(lease)
 
     async def _look(self) -> None:
         if not self.term or self._lease is None:
-            return  # the next attempt tells
-        number, lease = self._ask(), await self._read()
+            return  # left to the next attempt
+        number, lease = self._next_request(), await self._read()
         if lease is not None and self._held_as(lease) == self._held_as(self._lease):
             self._confirm(number)
         else:
             await self._renew()
 
     def _held_as(self, lease: Lease) -> tuple[str, str | None]:
-        """Whose turn it is. A lease deleted and made again counts its transitions from 0."""
+        """Return the tenure's name and the holder. The UID is included since a recreated lease counts from 0."""
         return f"{lease.metadata.uid[:8]}-{lease.spec.lease_transitions or 0}", lease.spec.holder_identity
 
     async def _acquire(self, lease: Lease) -> None:
         now, mine = _now(), lease.spec.holder_identity == self._identity
         sent = self._clock()
-        # Whoever had it has not renewed it since it was first seen as it is: this write would fail otherwise.
+        # The previous holder has not renewed since this version was first seen, or this write would fail.
         since = sent if mine else self._seen_at
         transitions = (lease.spec.lease_transitions or 0) + (not mine)
         acquired_at = lease.spec.acquire_time if mine else now
-        number = self._ask()
+        number = self._next_request()
         spec = LeaseSpec(
             holder_identity=self._identity,
             lease_duration_seconds=self._times.duration_s,
@@ -449,7 +444,7 @@ class HeldLease(Watched):
         self._hold(_decoder.decode(await self._patch(spec, lease.metadata.resource_version)), sent, number, since)
 
     async def _create(self) -> None:
-        now, sent, number = _now(), self._clock(), self._ask()
+        now, sent, number = _now(), self._clock(), self._next_request()
         spec = LeaseSpec(
             holder_identity=self._identity,
             lease_duration_seconds=self._times.duration_s,
@@ -485,12 +480,12 @@ class HeldLease(Watched):
 
 
 def _now() -> str:
-    """The wall clock, for people who read the lease."""
+    """Return the wall-clock time, for people who read the lease."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class FollowedLease(Watched):
-    """The lease of a kube-scheduler: a process leads exactly when the scheduler beside it does."""
+    """The lease of a kube-scheduler: this process leads exactly when the scheduler beside it does."""
 
     def __init__(
         self, transport: Transport, lease: LeaseName, scheduler: str, times: LeaseTimes, clock: Callable[[], float]
@@ -498,11 +493,11 @@ class FollowedLease(Watched):
         super().__init__(transport, lease, times, clock)
         self._scheduler = scheduler
         self._seen_version: str | None = None
-        self._looked_at: float | None = None  # when the last look was asked for
-        self._changed_at = _NEVER  # when it was first seen as others had it last
+        self._read_at: float | None = None  # when the last read was requested
+        self._changed_at = _NEVER  # when another holder's last version was first seen
 
     async def _renew(self) -> None:
-        asked, number = self._clock(), self._ask()
+        requested_at, number = self._clock(), self._next_request()
         lease = await self._read()
         spec = LeaseSpec() if lease is None else lease.spec
         version = "" if lease is None else lease.metadata.resource_version
@@ -512,17 +507,17 @@ class FollowedLease(Watched):
             self._end()
             if version != self._seen_version:
                 self._changed_at = self._clock()
-        elif version != self._seen_version and self._looked_at is not None:
-            # It was renewed after the look before this one: that is all that is known of when.
+        elif version != self._seen_version and self._read_at is not None:
+            # All that is known is that it was renewed after the previous read.
             duration_s = spec.lease_duration_seconds or 0
-            until = self._looked_at + duration_s
-            self._prolong(held, until, since=self._since(duration_s), proven=self._looked_at)
+            until = self._read_at + duration_s
+            self._prolong(held, until, since=self._since(duration_s), proven=self._read_at)
         if self.term and held == self._held:
             self._confirm(number)
-        self._seen_version, self._looked_at = version, asked
+        self._seen_version, self._read_at = version, requested_at
 
     def _since(self, duration_s: float) -> float:
-        """From when on whoever led before claims no time: from its last renewal where the lease has expired since, and
-        where it was released, which may have been after another renewal, from now."""
+        """Return when the previous holder's claim ended: at its last renewal if the lease has expired since, else now,
+        since it may have renewed again before releasing."""
         now = self._clock()
         return self._changed_at if self._changed_at <= now - duration_s else now

@@ -1,7 +1,4 @@
-"""A cluster in memory behind the transport seam: what the demo runs on instead of an API server.
-
-Speaks the API server's paths and JSON, so everything from the reflectors inwards is the code that runs in production.
-"""
+"""An in-memory substitute for the API server, with its paths and JSON; the demo uses it."""
 
 import asyncio
 import contextlib
@@ -25,7 +22,7 @@ Manifest = dict[str, Any]
 
 
 class MemoryCluster:
-    """Nodes and pods as an API server would hold them."""
+    """An in-memory API server of nodes, pods, leases and ConfigMaps."""
 
     def __init__(self, objects: Iterable[Manifest] = ()) -> None:
         self._objects: dict[str, dict[tuple[str, str], Manifest]] = {NODES_PATH: {}, PODS_PATH: {}}
@@ -34,7 +31,7 @@ class MemoryCluster:
         self._config_maps: dict[str, Manifest] = {}  # by path
         self._version = 0
         self.events: list[Manifest] = []
-        """Events that were written, oldest first."""
+        """The written events, oldest first."""
         for manifest in objects:
             self.apply(manifest)
 
@@ -48,20 +45,20 @@ class MemoryCluster:
         self._publish(path, "MODIFIED" if known else "ADDED", stored)
 
     def keep_config_map(self, namespace: str, name: str) -> Manifest:
-        """Create an empty ConfigMap; returns it as it is kept."""
+        """Create an empty ConfigMap, unless it exists, and return it."""
         self._version += 1
-        made = {"metadata": {"namespace": namespace, "name": name, "resourceVersion": str(self._version)}}
-        return self._config_maps.setdefault(f"/api/v1/namespaces/{namespace}/configmaps/{name}", made)
+        config_map = {"metadata": {"namespace": namespace, "name": name, "resourceVersion": str(self._version)}}
+        return self._config_maps.setdefault(f"/api/v1/namespaces/{namespace}/configmaps/{name}", config_map)
 
     def breathe(self) -> None:
-        """Tell whoever watches that it is still there, as bookmarks do."""
+        """Send all watchers a sign of life, as bookmarks do."""
         for queues in self._watchers.values():
             for queue in queues:
                 queue.put_nowait(b"")
 
     @property
     def num_untold(self) -> int:
-        """Lines that those who watch have yet to take."""
+        """Number of lines that watchers have not taken yet."""
         return sum(queue.qsize() for queues in self._watchers.values() for queue in queues)
 
     def delete(self, manifest: Manifest) -> None:
@@ -70,14 +67,14 @@ class MemoryCluster:
         self._publish(path, "DELETED", self._objects[path].pop(key))
 
     def pod(self, namespace: str, name: str) -> Manifest:
-        """A pod as it is. Raises ApiError 404."""
+        """Return a pod. Raises ApiError 404."""
         try:
             return self._objects[PODS_PATH][namespace, name]
         except KeyError:
             raise ApiError(404, "NotFound", f'pods "{name}" not found') from None
 
     def node(self, name: str) -> Manifest:
-        """A node as it is. Raises ApiError 404."""
+        """Return a node. Raises ApiError 404."""
         try:
             return self._objects[NODES_PATH]["", name]
         except KeyError:
@@ -87,7 +84,7 @@ class MemoryCluster:
         """Nothing to prepare."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         if path in self._objects:
@@ -127,12 +124,12 @@ class MemoryCluster:
             raise ApiError(404, "NotFound", f"nothing at {path}")
         pod = self.pod(match["namespace"], match["name"])
         change = msgspec.json.decode(body, type=Manifest)
-        asked = change.get("metadata", {})
-        if asked.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
-            raise ApiError(422, "Invalid", f"metadata.uid: Invalid value: {asked['uid']}: field is immutable")
-        if asked.get("resourceVersion", pod["metadata"]["resourceVersion"]) != pod["metadata"]["resourceVersion"]:
+        requested = change.get("metadata", {})
+        if requested.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+            raise ApiError(422, "Invalid", f"metadata.uid: Invalid value: {requested['uid']}: field is immutable")
+        if requested.get("resourceVersion", pod["metadata"]["resourceVersion"]) != pod["metadata"]["resourceVersion"]:
             raise _changed(pod["metadata"]["name"])
-        _annotate(pod["metadata"], asked)
+        _annotate(pod["metadata"], requested)
         pod["status"] = {**pod.get("status", {}), **change.get("status", {})}
         self._publish(PODS_PATH, "MODIFIED", pod)
         return msgspec.json.encode(pod)
@@ -146,7 +143,7 @@ class MemoryCluster:
         ends_at = asyncio.get_running_loop().time() + float(query.get("timeoutSeconds", "inf"))
         try:
             yield []
-            with contextlib.suppress(TimeoutError):  # the watch ends as a real one does, so that silence is no doubt
+            with contextlib.suppress(TimeoutError):  # ends as a real watch does
                 while True:
                     async with asyncio.timeout_at(ends_at):
                         lines = [await queue.get()]
@@ -157,26 +154,28 @@ class MemoryCluster:
         finally:
             self._watchers[path].discard(queue)
 
-    def _patch_node(self, node: Manifest, asked: Manifest) -> bytes:
-        """A merge patch of a node's annotations."""
+    def _patch_node(self, node: Manifest, requested: Manifest) -> bytes:
+        """Apply a merge patch of a node's annotations."""
         metadata = node["metadata"]
-        if asked.get("resourceVersion") not in (None, metadata["resourceVersion"]):
+        if requested.get("resourceVersion") not in (None, metadata["resourceVersion"]):
             raise ApiError(409, "Conflict", "the object has been modified")
-        _annotate(metadata, asked)
+        _annotate(metadata, requested)
         self._publish(NODES_PATH, "MODIFIED", node)
         return msgspec.json.encode(node)
 
     def _bind(self, pod: Manifest, binding: Manifest) -> None:
-        """What `setPodNodeAndMetadata` of the API server does."""
-        metadata, asked = pod["metadata"], binding["metadata"]
-        if asked.get("uid") not in (None, "", metadata["uid"]):
-            raise ApiError(409, "Conflict", f"the UID in the precondition ({asked['uid']}) is not {metadata['uid']}")
-        if asked.get("resourceVersion") not in (None, "", metadata["resourceVersion"]):
+        """As the API server's `setPodNodeAndMetadata`."""
+        metadata, requested = pod["metadata"], binding["metadata"]
+        if requested.get("uid") not in (None, "", metadata["uid"]):
+            raise ApiError(
+                409, "Conflict", f"the UID in the precondition ({requested['uid']}) is not {metadata['uid']}"
+            )
+        if requested.get("resourceVersion") not in (None, "", metadata["resourceVersion"]):
             raise _changed(metadata["name"])
         if pod["spec"].get("nodeName"):
             raise ApiError(409, "Conflict", f"pod {metadata['name']} is already assigned to node")
         pod["spec"]["nodeName"] = binding["target"]["name"]
-        _annotate(metadata, asked)
+        _annotate(metadata, requested)
         pod["status"] = {"phase": "Running"}
         self._publish(PODS_PATH, "MODIFIED", pod)
 
@@ -197,18 +196,18 @@ class MemoryCluster:
         lease["spec"] |= change["spec"]
         return msgspec.json.encode(lease)
 
-    def _patch_config_map(self, held: Manifest, asked: Manifest) -> bytes:
-        """A merge patch of annotations and data."""
-        metadata = asked.get("metadata", {})
-        if metadata.get("resourceVersion", held["metadata"]["resourceVersion"]) != held["metadata"]["resourceVersion"]:
-            raise _changed(held["metadata"]["name"])
+    def _patch_config_map(self, config_map: Manifest, requested: Manifest) -> bytes:
+        """Apply a merge patch of annotations and data."""
+        metadata, change = config_map["metadata"], requested.get("metadata", {})
+        if change.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
+            raise _changed(metadata["name"])
         self._version += 1
-        held["metadata"]["resourceVersion"] = str(self._version)
-        _annotate(held["metadata"], metadata)
+        metadata["resourceVersion"] = str(self._version)
+        _annotate(metadata, change)
         for part in ("data", "binaryData"):
-            data = {**held.get(part, {}), **asked.get(part, {})}
-            held[part] = {key: value for key, value in data.items() if value is not None}
-        return msgspec.json.encode(held)
+            data = {**config_map.get(part, {}), **requested.get(part, {})}
+            config_map[part] = {key: value for key, value in data.items() if value is not None}
+        return msgspec.json.encode(config_map)
 
     def _publish(self, path: str, kind: str, manifest: Manifest) -> None:
         self._version += 1
@@ -218,9 +217,9 @@ class MemoryCluster:
             queue.put_nowait(line)
 
 
-def _annotate(metadata: Manifest, asked: Manifest) -> None:
+def _annotate(metadata: Manifest, requested: Manifest) -> None:
     """Merge annotations."""
-    annotations = {**metadata.get("annotations", {}), **asked.get("annotations", {})}
+    annotations = {**metadata.get("annotations", {}), **requested.get("annotations", {})}
     metadata["annotations"] = {key: value for key, value in annotations.items() if value is not None}
 
 

@@ -1,7 +1,7 @@
-"""Changing an object as it is known: on that version of it, or not at all.
+"""Patches of one known version of an object.
 
-Nobody makes a patch fail whose answer was lost: it holds nothing by itself. Who writes reads the object again, or
-writes on the version that it has then, which the late one is refused for.
+A patch whose response was lost is not sealed, since it reserves nothing. The caller reads the object again, or writes
+on its new version, so that the API server refuses the late patch.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from extender.kube.transport import ApiError, Transport
 T = TypeVar("T", bound=objects.Named)
 
 Annotations = Mapping[str, str | None]
-"""By key; None takes one away."""
+"""By key; None removes the key."""
 
 
 async def read(transport: Transport, path: str, decoder: Decoder[T], uid: str = "") -> T | None:
-    """An object as it is now, None once it is gone, whoever has its name by now. Raises ClusterError, DecodeError."""
+    """Return an object, None if it is gone or its name has another UID. Raises ClusterError, DecodeError."""
     try:
         found = decoder.decode(await transport.get(path))
     except ApiError as error:
@@ -32,8 +32,7 @@ async def read(transport: Transport, path: str, decoder: Decoder[T], uid: str = 
 
 
 class Patch(Target[T]):
-    """What is to be changed of an object, by its path: `part` is "" or a subresource, `fields` are of the patch's top
-    level."""
+    """A merge patch of an object at a path; `part` is "" or a subresource such as "/status"."""
 
     seals = False
 
@@ -68,24 +67,24 @@ class Patch(Target[T]):
         return Outcome.GONE if found is None else None
 
     def settle(self, result: Result[T]) -> None:
-        """Nothing is held by it."""
+        """Nothing is reserved."""
 
 
 async def write(patch: Patch[T], term: Term | None, version: str) -> T | None:
-    """Change the object as it is in a version, in a term if it takes one; the object as it is then, None where it has
-    changed before, is gone, or what the patch rests on does not stand.
+    """Patch a version of an object, within `term` if given, and return the object afterwards.
 
-    Raises FencedError, also where it is found to be done and another process may lead by now; ClusterError where the
-    API server refuses, or where nobody knows what it did; DecodeError.
+    Returns None if the object had changed before, is gone, or a precondition failed. Raises FencedError, also if the
+    patch took effect but another process may lead by now; ClusterError if the API server refuses or the outcome is
+    unknown; DecodeError.
     """
     result = await commit(patch, term, version=version)
     error = result.error
     if result.outcome is Outcome.DONE:
         if term is not None and error is not None:
-            await term.confirm_now()  # not by the answer: what is written next goes by a version that was read
+            await term.confirm_now()  # the version was read, not returned by the write
         return result.found
     if result.outcome in (Outcome.CONFLICT, Outcome.GONE) or error is None:
         return None
     if isinstance(error, ApiError) and error.status in (404, 422) and await patch.read() is None:
-        return None  # the UID of another object of its name is not valid
+        return None  # the name now has another UID
     raise error

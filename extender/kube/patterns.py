@@ -1,8 +1,7 @@
-"""Patterns that pods' authors write, compiled so that none of them can hold Kerf up.
+"""Regular expressions written by pods' authors, with bounded time and memory.
 
-What is kept of a pod is its pattern's text. Automata are few, small and shared, and what was found with them is
-remembered: however many different patterns there are, they take a bounded memory, and each is worked out when
-somebody asks about that pod, never for those that have their node.
+A pod keeps its pattern's text only. A small shared cache holds the compiled automata and the results, and patterns are
+evaluated on demand, never for pods that have a node.
 """
 
 from collections.abc import Callable
@@ -13,11 +12,11 @@ from typing import Final
 import re2
 
 _MAX_AUTOMATON_BYTES: Final = 1 << 16
-"""About 2,000 instructions: hundreds of products by name take a tenth of that."""
+"""About 2,000 instructions; a pattern with hundreds of product names takes a tenth of that."""
 _MAX_UNICODE_CLASSES: Final = 4
-"""Products have ASCII names, and each `\\pL` costs as much as a hundred letters."""
+"""Product names are ASCII, and each `\\pL` costs as much as a hundred letters."""
 _MAX_AUTOMATA: Final = 64
-_MAX_FOUND: Final = 16_384
+_MAX_RESULTS: Final = 16_384
 
 
 _RE2_OPTIONS: Final = re2.Options()
@@ -27,19 +26,19 @@ _RE2_OPTIONS.max_mem = _MAX_AUTOMATON_BYTES
 
 @dataclass(frozen=True, slots=True)
 class LazyPattern:
-    """A pattern by its text; one that is none finds nothing."""
+    """A pattern by its text; an invalid one matches nothing."""
 
     text: str
 
     def search(self, name: str, /) -> object | None:
-        """Something where the pattern is found in a name, else None."""
-        return _found(self.text, name) or None
+        """Return a truthy object if the pattern is found in a name, else None."""
+        return _matches(self.text, name) or None
 
 
 def compile_pattern(text: str) -> LazyPattern:
-    """A pod author's pattern, by RE2: linear time whatever the pattern, and the syntax of Go, which Genius uses.
+    """Return a pattern in Go's syntax (RE2), which Genius uses; matching takes linear time.
 
-    Raises ValueError when it is none.
+    Raises ValueError for an invalid pattern.
     """
     automaton = _automaton(text)
     if isinstance(automaton, str):
@@ -48,13 +47,13 @@ def compile_pattern(text: str) -> LazyPattern:
 
 
 def pattern_reader(node: str | None) -> Callable[[str], LazyPattern]:
-    """How the patterns of a pod on a node, or on none yet, are read: once it has one they choose nothing."""
+    """Return the pattern parser for a pod on `node`; with a node its pattern is not validated, since it is not used."""
     return LazyPattern if node else compile_pattern
 
 
 @lru_cache(maxsize=_MAX_AUTOMATA)
 def _automaton(text: str) -> "re2._Regexp | str":
-    """What a text compiles to, or why it does not."""
+    """Return the compiled pattern, or why it is invalid."""
     if text.count("\\p") + text.count("\\P") > _MAX_UNICODE_CLASSES:
         return f"more than {_MAX_UNICODE_CLASSES} Unicode classes"
     try:
@@ -64,7 +63,7 @@ def _automaton(text: str) -> "re2._Regexp | str":
         return fault.decode(errors="replace") if isinstance(fault, bytes) else str(fault)
 
 
-@lru_cache(maxsize=_MAX_FOUND)
-def _found(text: str, name: str) -> bool:
+@lru_cache(maxsize=_MAX_RESULTS)
+def _matches(text: str, name: str) -> bool:
     automaton = _automaton(text)
     return not isinstance(automaton, str) and automaton.search(name) is not None

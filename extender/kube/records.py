@@ -1,7 +1,4 @@
-"""What several processes write down in one ConfigMap or Secret: each write carries the version that it goes by.
-
-Of two that write at once one hears that it was late.
-"""
+"""Optimistic writes of ConfigMaps and Secrets: of two concurrent writers, one gets a conflict."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,18 +11,18 @@ from extender.kube.transport import ClusterError, Transport
 
 
 class Record(objects.Named, rename="camel"):
-    """A ConfigMap, or a Secret, whose data are in base64."""
+    """A ConfigMap, or a Secret with its base64-encoded data."""
 
     data: dict[str, str] | None = None
     binary_data: dict[str, Any] | None = None
-    """In base64, unless somebody has had other ideas."""
+    """Base64-encoded strings, but not validated."""
 
 
 _decoder: Final = Decoder(Record, whole=True)
 
 
 async def read(transport: Transport, path: str) -> Record | None:
-    """A record as it is, None where it is not there. Raises ClusterError, DecodeError."""
+    """Return a record, or None if it does not exist. Raises ClusterError, DecodeError."""
     return await patches.read(transport, path, _decoder)
 
 
@@ -38,10 +35,10 @@ async def write(
     binary_data: Annotations | None = None,
     annotations: Annotations | None = None,
 ) -> str:
-    """Write on a version of a record; the version that it has then. Where an answer was lost and the record says
-    already what is to be written, it is written.
+    """Patch a version of a record, and return its new version.
 
-    Raises ClusterError, also where somebody else has written meanwhile; DecodeError.
+    If the response is lost, the write counts as done once the record has the new values. Raises ClusterError, also if
+    another process has written meanwhile; DecodeError.
     """
     result = await commit(
         _Write(transport, path, data or {}, binary_data or {}, annotations or {}), None, version=version
@@ -52,7 +49,7 @@ async def write(
 
 
 class _Write(Patch[Record]):
-    """What is to be written."""
+    """A patch that is done once the record has its values."""
 
     def __init__(
         self,
@@ -70,14 +67,13 @@ class _Write(Patch[Record]):
     def judge(self, found: Record | None, *, sealed: bool) -> Outcome | None:
         if found is None:
             return Outcome.GONE
-        same = (
-            _says(found.data, self._data),
-            _says(found.binary_data, self._binary_data),
-            _says(found.metadata.annotations, self._annotations),
+        written = (
+            _has(found.data, self._data),
+            _has(found.binary_data, self._binary_data),
+            _has(found.metadata.annotations, self._annotations),
         )
-        return Outcome.DONE if all(same) else None
+        return Outcome.DONE if all(written) else None
 
 
-def _says(held: Mapping[str, Any] | None, changes: Annotations) -> bool:
-    """Whether something is as it is to be."""
-    return all((held or {}).get(name) == value for name, value in changes.items())
+def _has(current: Mapping[str, Any] | None, changes: Annotations) -> bool:
+    return all((current or {}).get(name) == value for name, value in changes.items())

@@ -1,7 +1,7 @@
-"""Rights that Kerf needs, as data; those that it lacks are logged once each, with the user and the manifest that gives
-it, and told until it is there.
+"""The RBAC rights that Kerf needs, and those that the API server has refused.
 
-Whoever asks gets the API server's refusal as any other; here all of them come by.
+`RightsRecorder` wraps a transport. Each missing right is logged once, with the user and the manifest that grants it,
+and reported until it is granted. Callers get the API server's error as usual.
 """
 
 import logging
@@ -15,8 +15,8 @@ from extender.kube.transport import ApiError, Query, Right, Transport
 logger = logging.getLogger(__name__)
 
 _KEPT_S: Final = 600.0
-"""For which a right is lacking that nobody has made use of since."""
-_MOST: Final = 100
+"""Seconds after its last refusal for which a right is reported as missing."""
+_MAX_KEPT: Final = 100
 _VERBS: Final = {"POST": "create", "PATCH": "patch", "APPLY": "patch"}
 
 _DRA: Final = "resource.k8s.io"
@@ -25,18 +25,17 @@ _LEASES: Final = "coordination.k8s.io"
 
 
 class Need(NamedTuple):
-    """Verbs on a resource that Kerf takes; of the one object where a name is given."""
+    """Verbs on a resource that Kerf needs, on one object if a name is given."""
 
     group: str
     resource: str
     verbs: tuple[str, ...]
     without: str = ""
-    """What does not work without it."""
+    """What does not work without the right."""
     name: str = ""
     namespace: str = ""
     of_some: bool = False
-    """Whether only some users miss what does not work. kube-scheduler's own role lacks some of these: a static pod does
-    without, until somebody needs them."""
+    """Whether only some users need it. kube-scheduler's own role, which Kerf uses as a static pod, may lack it."""
 
 
 _SERVING: Final = (
@@ -52,29 +51,29 @@ _SERVING: Final = (
     Need(_DRA, "resourceslices", ("list", "watch"), "GPUs of DRA drivers are not known"),
     Need(_DRA, "resourceclaims", ("list", "watch"), "GPUs that ResourceClaims hold count as free"),
 )
-"""Whatever the mode, apart from what `serving` leaves out."""
-_OF_EXTENDERS: Final = ("pods/binding", "nodes/status")
+"""Needed in every mode, except for `_EXTENDER_ONLY`."""
+_EXTENDER_ONLY: Final = ("pods/binding", "nodes/status")
 
 
 def serving(*, extender: bool) -> tuple[Need, ...]:
-    """What Kerf takes; without an extender it binds no pod, and locks no node of HAMi for one."""
-    return tuple(need for need in _SERVING if extender or need.resource not in _OF_EXTENDERS)
+    """Return what Kerf needs; without an extender it binds no pods and locks no nodes of HAMi."""
+    return tuple(need for need in _SERVING if extender or need.resource not in _EXTENDER_ONLY)
 
 
 BY_CHART: Final = "the chart"
-"""Gives what no manifest does."""
+"""Grants what no manifest does."""
 QUEUEING: Final = (
     Need("", "pods", ("patch",), "pods never leave the queue"),
-    Need("", "pods/eviction", ("create",), "gangs that have lost a pod hold what they have (queue.gangs_end_whole)"),
+    Need("", "pods/eviction", ("create",), "gangs that have lost a pod keep their GPUs (queue.gangs_end_whole)"),
     Need("", "namespaces", ("list", "watch"), "the queue never starts"),
-    Need("scheduling.x-k8s.io", "podgroups", ("get",), "gangs of PodGroups wait for ever"),
-    Need("scheduling.k8s.io", "podgroups", ("get",), "gangs of Kubernetes' own PodGroups wait for ever"),
+    Need("scheduling.x-k8s.io", "podgroups", ("get",), "gangs of PodGroups wait forever"),
+    Need("scheduling.k8s.io", "podgroups", ("get",), "gangs of Kubernetes' own PodGroups wait forever"),
 )
-"""`queue.enabled`."""
+"""What `queue.enabled` needs."""
 
 
 def electing(mode: str, namespace: str, lease: str) -> tuple[Need, ...]:
-    """What `leader_election.mode` takes."""
+    """Return what `leader_election.mode` needs."""
     without = "Kerf never becomes leader"
     match mode:
         case "own":
@@ -89,26 +88,26 @@ def electing(mode: str, namespace: str, lease: str) -> tuple[Need, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """Those that a capability takes, and which manifest gives them."""
+    """The rights that a capability needs, and the manifest that grants them."""
 
-    who: str
-    """What takes them, as sentences name it."""
+    capability: str
+    """The capability, as sentences name it."""
     manifest: str
-    """Its file, or `BY_CHART`."""
+    """File, or `BY_CHART`."""
     needs: tuple[Need, ...]
     wanted: Callable[[Any], bool] = lambda settings: True
-    """Whether the settings of the part's section take them, of a part that is on."""
+    """Whether the section's settings need them, given that the part is on."""
 
 
 _KERNEL: Final = (
-    Rights(who="Kerf", manifest=_BASE, needs=(*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
-    Rights(who="the queue", manifest="manifests/queue/rbac.yaml", needs=QUEUEING),
+    Rights(capability="Kerf", manifest=_BASE, needs=(*_SERVING, Need(_LEASES, "leases", ("create", "get", "patch")))),
+    Rights(capability="the queue", manifest="manifests/queue/rbac.yaml", needs=QUEUEING),
 )
-"""Of Kerf without its parts."""
+"""The rights of Kerf without its parts."""
 
 
 def _given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
-    """Who takes each right, and which manifest gives it."""
+    """Return by right the capability that needs it; the last one wins."""
     return {
         Right(verb, need.group, need.resource): rights
         for rights in all_rights
@@ -118,91 +117,91 @@ def _given_by(all_rights: Iterable[Rights]) -> Mapping[Right, Rights]:
 
 
 def manifest_of(need: Need) -> str:
-    """The manifest that gives what the kernel needs."""
+    """Return the manifest that grants a right of the kernel."""
     return next((rights.manifest for rights in _KERNEL if need in rights.needs), _BASE)
 
 
-class Given:
-    """Who takes which right, and by which manifest it is given."""
+class Grants:
+    """Which capability needs a right, and which manifest grants it."""
 
     def __init__(self, of_parts: Iterable[Rights] = ()) -> None:
-        """`of_parts` are taken besides the kernel's."""
+        """`of_parts` are added to the kernel's."""
         self._given = {**_given_by(of_parts), **_given_by(_KERNEL)}
 
-    def who(self, right: Right) -> str:
-        """What takes it, as sentences name it."""
-        return self._given[right].who if right in self._given else "Kerf"
+    def capability(self, right: Right) -> str:
+        """Return the capability that needs a right, as sentences name it."""
+        return self._given[right].capability if right in self._given else "Kerf"
 
     def manifest(self, right: Right) -> str:
-        """What gives it."""
+        """Return the manifest that grants a right."""
         return self._given[right].manifest if right in self._given else BY_CHART
 
 
 @dataclass(slots=True)
-class _Lacking:
+class _Missing:
     words: str
-    at: dict[str, float] = field(default_factory=dict)
+    refused_at: dict[str, float] = field(default_factory=dict)
     """Monotonic time of the last refusal, by namespace; "" for the whole cluster."""
 
 
 class MissingRights:
-    """Those that were refused, until they are there or nobody has asked for long."""
+    """Rights that were refused, until they are granted or `_KEPT_S` have passed."""
 
-    def __init__(self, clock: Callable[[], float], given: Given) -> None:
+    def __init__(self, clock: Callable[[], float], given: Grants) -> None:
         self._clock = clock
         self._given = given
-        self._lacking: dict[Right, _Lacking] = {}
+        self._missing: dict[Right, _Missing] = {}
 
-    def told(self) -> list[str]:
-        """Each in a sentence: "the queue may not patch pods: user ..."."""
+    def sentences(self) -> list[str]:
+        """Return a sentence for each: "the queue may not patch pods: user ..."."""
         self._forget_old()
-        return [_sentence(one) for one in self._lacking.values()]
+        return [_sentence(one) for one in self._missing.values()]
 
     def refused(self, error: ApiError, method: str, path: str, query: Query | None) -> None:
-        """The API server has refused a request."""
-        if error.lacks is None:
+        """Record that the API server refused a request."""
+        if error.missing_right is None:
             return
-        asked, namespace = _right_to(method, path, query)
-        right, user = error.lacks
-        known = self._lacking.get(asked)
+        requested, namespace = _right_to(method, path, query)
+        right, user = error.missing_right
+        known = self._missing.get(requested)
         if known is None:
-            if len(self._lacking) >= _MOST:
+            if len(self._missing) >= _MAX_KEPT:
                 return
-            who, manifest = self._given.who(right), self._given.manifest(right)
+            who, manifest = self._given.capability(right), self._given.manifest(right)
             words = f"{who} may not {right}: user {user} lacks that right, which {manifest} gives"
-            known = self._lacking[asked] = _Lacking(printable(words))
+            known = self._missing[requested] = _Missing(printable(words))
             logger.warning("%s", known.words)
-        if namespace in known.at or len(known.at) < _MOST:
-            known.at[namespace] = self._clock()
+        if namespace in known.refused_at or len(known.refused_at) < _MAX_KEPT:
+            known.refused_at[namespace] = self._clock()
 
     def granted(self, method: str, path: str, query: Query | None) -> None:
-        """The API server has done as it was asked."""
-        if not self._lacking:
+        """Record that the API server served a request."""
+        if not self._missing:
             return
-        asked, namespace = _right_to(method, path, query)
-        known = self._lacking.get(asked)
-        if known is not None and known.at.pop(namespace, None) is not None and not known.at:
-            del self._lacking[asked]
-            logger.info("%s: it may by now", known.words.partition(": ")[0])
+        requested, namespace = _right_to(method, path, query)
+        known = self._missing.get(requested)
+        if known is not None and known.refused_at.pop(namespace, None) is not None and not known.refused_at:
+            del self._missing[requested]
+            logger.info("%s: granted now", known.words.partition(": ")[0])
 
     def _forget_old(self) -> None:
-        before = self._clock() - _KEPT_S
-        for right, one in list(self._lacking.items()):
-            one.at = {namespace: at for namespace, at in one.at.items() if at > before}
-            if not one.at:
-                del self._lacking[right]
+        oldest = self._clock() - _KEPT_S
+        for right, one in list(self._missing.items()):
+            one.refused_at = {namespace: at for namespace, at in one.refused_at.items() if at > oldest}
+            if not one.refused_at:
+                del self._missing[right]
 
 
-def _sentence(one: _Lacking) -> str:
-    namespaces = [name for name in one.at if name]
-    if "" in one.at or not namespaces:
+def _sentence(one: _Missing) -> str:
+    namespaces = [name for name in one.refused_at if name]
+    if "" in one.refused_at or not namespaces:
         return one.words
     more = f" and {len(namespaces) - 1} more" if len(namespaces) > 1 else ""
     return f"{one.words}, in namespace {namespaces[0]}{more}"
 
 
 def _right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
-    """The right that a request takes, and in which namespace, "" for none."""
+    """Return the right that a request needs, and its namespace or ""."""
     root, *rest = path.strip("/").split("/")
     group, rest = ("", rest[1:]) if root == "api" else (rest[0] if rest else "", rest[2:])
     namespace = ""
@@ -213,38 +212,32 @@ def _right_to(method: str, path: str, query: Query | None) -> tuple[Right, str]:
     return Right(_VERBS.get(method, reading), group, resource), namespace
 
 
-class NotingRights:
-    """A transport that has lacking rights noted."""
+class RightsRecorder:
+    """A transport that records missing rights."""
 
     def __init__(self, transport: Transport, rights: MissingRights) -> None:
         self._transport = transport
         self._rights = rights
 
     async def start(self) -> None:
-        """As the transport."""
         await self._transport.start()
 
     async def close(self) -> None:
-        """As the transport."""
         await self._transport.close()
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
-        """As the transport."""
-        return await self._noted(self._transport.get(path, query), "GET", path, query)
+        return await self._recorded(self._transport.get(path, query), "GET", path, query)
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """As the transport."""
-        return await self._noted(self._transport.post(path, body), "POST", path)
+        return await self._recorded(self._transport.post(path, body), "POST", path)
 
     async def patch(self, path: str, body: bytes) -> bytes:
-        """As the transport."""
-        return await self._noted(self._transport.patch(path, body), "PATCH", path)
+        return await self._recorded(self._transport.patch(path, body), "PATCH", path)
 
     async def ensure(self, path: str, body: bytes) -> bytes:
-        """As the transport."""
-        return await self._noted(self._transport.ensure(path, body), "APPLY", path)
+        return await self._recorded(self._transport.ensure(path, body), "APPLY", path)
 
-    async def _noted(self, call: Awaitable[bytes], method: str, path: str, query: Query | None = None) -> bytes:
+    async def _recorded(self, call: Awaitable[bytes], method: str, path: str, query: Query | None = None) -> bytes:
         try:
             answer = await call
         except ApiError as error:
@@ -254,7 +247,6 @@ class NotingRights:
         return answer
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
-        """As the transport."""
         try:
             async for lines in self._transport.watch(path, query):
                 self._rights.granted("GET", path, query)

@@ -1,8 +1,6 @@
-"""What Kerf asks of an API server, and what can go wrong: the seam behind which one in memory can stand.
+"""Interface to an API server, its errors and paths; `memory` implements it without a server.
 
-Apart from `client`, so that who has another way to an API server need not load that one's libraries.
-
-Where the API server has what Kerf reads.
+Apart from `client`, so that other implementations don't load its libraries.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  
 
 
 def is_name(name: str) -> bool:
-    """Whether Kubernetes takes it as the name of an object: names become parts of these paths."""
+    """Whether this is a valid object name, so that it can be part of a path."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -35,26 +33,26 @@ _FORBIDDEN: Final = re.compile(
     r'User "(?P<user>(?:[^"\\]|\\.)*)" cannot (?P<verb>[a-z]+) resource "(?P<resource>[^"]*)" '
     r'in API group "(?P<group>[^"]*)"'
 )
-"""In an authorizer's words (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go), not admission's."""
+"""An authorizer's message (k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go), not admission's."""
 _UNAUTHORIZED, _FORBIDDEN_STATUS, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _MAX_USER: Final = 253
 
 
 class Right(NamedTuple):
-    """To do something with a kind of objects."""
+    """An RBAC permission."""
 
     verb: str
     group: str
-    """"" for Kubernetes' own."""
+    """"" for the core group."""
     resource: str
-    """With its part: `pods/status`."""
+    """With its subresource: `pods/status`."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}" + (f".{self.group}" if "." in self.group else "")
 
 
-def right_lacking(words: str) -> tuple[Right, str] | None:
-    """The right that is refused in an authorizer's words, and to whom; None where they are none of that."""
+def missing_right(words: str) -> tuple[Right, str] | None:
+    """The missing right and the user in an authorizer's message; None for other messages."""
     found = _FORBIDDEN.search(words)
     if found is None:
         return None
@@ -62,18 +60,17 @@ def right_lacking(words: str) -> tuple[Right, str] | None:
 
 
 class ClusterError(Exception):
-    """Base of everything that goes wrong with an API server.
+    """Base of errors of an API server.
 
     ClusterError
-    ├── ApiError            it answered, with a status that is no success
-    ├── UnreachableError    it did not answer; whether it did what was asked is unknown
+    ├── ApiError            it answered with an error status
+    ├── UnreachableError    it did not answer; whether the request took effect is unknown
     └── CredentialsError    no usable kubeconfig or service account
     """
 
     @property
-    def trouble(self) -> str:
-        """What is wrong whatever is asked for, in words that are the same for all; "" for what is wrong with this one
-        request."""
+    def general_fault(self) -> str:
+        """A fault that affects all requests alike, in words without this request; "" if only this request is wrong."""
         return str(self)
 
 
@@ -87,26 +84,25 @@ class ApiError(ClusterError):
         self.message = message
 
     @cached_property
-    def lacks(self) -> tuple[Right, str] | None:
-        """The right that whoever asked does not have, and as whom Kerf asked; None where it is refused for something
-        else."""
-        return right_lacking(self.message) if self.status == _FORBIDDEN_STATUS else None
+    def missing_right(self) -> tuple[Right, str] | None:
+        """The missing right and Kerf's user; None if the request failed for another reason."""
+        return missing_right(self.message) if self.status == _FORBIDDEN_STATUS else None
 
     @property
-    def trouble(self) -> str:
-        """A right that is lacking, credentials that are not taken, or a server that can't; "" for all else."""
-        if self.lacks is not None:
-            return f"may not {self.lacks[0]}"
+    def general_fault(self) -> str:
+        """A missing right, rejected credentials, or an overloaded or failing server; "" for other errors."""
+        if self.missing_right is not None:
+            return f"may not {self.missing_right[0]}"
         general = self.status in (_UNAUTHORIZED, _TOO_MANY) or self.status >= _SERVER_ERROR
         return f"{self.status} {self.reason}" if general else ""
 
 
 class UnreachableError(ClusterError):
-    """No answer: refused, reset, or timed out. A write may or may not have happened."""
+    """No response: refused, reset, or timed out. A write may or may not have taken effect."""
 
     @property
-    def trouble(self) -> str:
-        """Why, without what was asked."""
+    def general_fault(self) -> str:
+        """The cause, without the request."""
         return str(self).partition(": ")[2] or str(self)
 
 
@@ -115,32 +111,32 @@ class CredentialsError(ClusterError):
 
 
 class Transport(Protocol):
-    """An API server, or what stands in for one."""
+    """An API server, or a substitute."""
 
     async def start(self) -> None:
-        """Make ready to be called. Raises CredentialsError."""
+        """Open the connections. Raises CredentialsError."""
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
-        """Read. Raises ApiError, UnreachableError."""
+        """Send a GET request. Raises ApiError, UnreachableError."""
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """Create. Raises ApiError, UnreachableError."""
+        """Create an object. Raises ApiError, UnreachableError."""
 
     async def patch(self, path: str, body: bytes) -> bytes:
-        """Change by a JSON merge patch. Raises ApiError, UnreachableError."""
+        """Apply a JSON merge patch. Raises ApiError, UnreachableError."""
 
     async def ensure(self, path: str, body: bytes) -> bytes:
-        """Create what is not there, by server-side apply as manager `kerf`. Raises ApiError, UnreachableError."""
+        """Server-side apply as manager `kerf`. Raises ApiError, UnreachableError."""
 
     def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
-        """Events as they come, in batches of JSON lines; ends when the server ends it. Raises as `get` does."""
+        """Yield events in batches of JSON lines until the server ends the watch. Raises as `get` does."""
 
 
 def api_error(status: int, content: bytes) -> ApiError:
-    """What an answer with an error status says."""
+    """Decode a response with an error status."""
     try:
         answer = _status_decoder.decode(content)
     except msgspec.DecodeError:
@@ -149,7 +145,7 @@ def api_error(status: int, content: bytes) -> ApiError:
 
 
 def describe(error: BaseException) -> str:
-    """Why there was no answer."""
+    """Why there was no response."""
     if isinstance(error, asyncio.TimeoutError):
         return "timed out"
     return str(error) or type(error).__name__

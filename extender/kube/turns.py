@@ -1,8 +1,7 @@
-"""Whose turn it is, so that no namespace takes all turns; and when what failed is tried again.
+"""Fair order of namespaces, and backoff after failed writes.
 
-A right that Kerf lacks, credentials that are not taken, a server that can't or does not answer meet all objects of a
-namespace alike; anything else is one object's own, and keeps no other waiting. The first try after a failure is at
-once: most of what fails does so once.
+Missing rights, rejected credentials, and an unreachable or failing server back off the whole namespace, other errors
+one object. The first retry is immediate, since most failures are single ones.
 """
 
 from collections import OrderedDict
@@ -18,18 +17,18 @@ T = TypeVar("T")
 
 
 class LastTurns:
-    """When it was each namespace's turn last: of so many, those whose turn it was longest ago are forgotten first."""
+    """When each of at most `most` namespaces last had its turn; the oldest are forgotten first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._last: OrderedDict[str, float] = OrderedDict()
 
     def of(self, namespace: str) -> float:
-        """When that was, minus infinity for never."""
+        """Return the time of a namespace's last turn, -inf for never."""
         return self._last.get(namespace, float("-inf"))
 
     def take(self, namespace: str, now: float) -> None:
-        """It is its turn."""
+        """Record a turn at `now`."""
         self._last[namespace] = now
         self._last.move_to_end(namespace)
         if len(self._last) > self._most:
@@ -37,7 +36,7 @@ class LastTurns:
 
 
 def in_turn(items: Iterable[T], namespace_of: Callable[[T], str]) -> list[T]:
-    """The first item of each namespace, then the second of each, and so on: whoever has thousands is no hindrance."""
+    """Interleave items: the first of each namespace, then the second of each, and so on."""
     queues: dict[str, list[T]] = {}
     for item in items:
         queues.setdefault(namespace_of(item), []).append(item)
@@ -51,13 +50,13 @@ def in_turn(items: Iterable[T], namespace_of: Callable[[T], str]) -> list[T]:
 _FIRST_S: Final = 0.5
 _MAX_S: Final = 60.0
 _MAX_UNREACHABLE_S: Final = 5.0
-"""Of what may be over at any moment."""
+"""Longest pause for faults that may end at any moment."""
 _FORGET_S: Final = 300.0
-"""After which a failure is the first again."""
+"""Seconds after which a failure counts as the first again."""
 _MAX_KEPT: Final = 10_000
 
 _Key = tuple[str, str]
-"""Namespace and name, "" for all of it."""
+"""Namespace and name; "" for the whole namespace."""
 
 
 @dataclass(slots=True)
@@ -68,37 +67,37 @@ class _Pause:
     """Monotonic time."""
 
 
-class Pauses:
-    """Who rests, by namespace and name."""
+class Backoffs:
+    """Backoff by namespace and name."""
 
     def __init__(self) -> None:
         self._pauses: OrderedDict[_Key, _Pause] = OrderedDict()
 
     def failed(self, namespace: str, name: str, error: Exception, now: float) -> float:
-        """A write has failed; seconds until the next try."""
-        general = isinstance(error, ClusterError) and bool(error.trouble)
+        """Record a failed write; returns the seconds until the next try."""
+        general = isinstance(error, ClusterError) and bool(error.general_fault)
         key = namespace, "" if general else name
         known = self._pauses.pop(key, None)
         if known is None or now - known.until > _FORGET_S:
-            lasting = not general or (isinstance(error, ApiError) and error.lacks is not None)
+            lasting = not general or (isinstance(error, ApiError) and error.missing_right is not None)
             known = _Pause(Backoff(_FIRST_S, _MAX_S if lasting else _MAX_UNREACHABLE_S), error, now)
             self._keep(key, known)
             return 0.0
         self._keep(key, known)
-        if now < known.until:  # of several at once, the first counts
+        if now < known.until:  # of concurrent failures, the first counts
             return known.until - now
         pause_s = known.backoff.failed(error)
         known.why, known.until = error, now + pause_s
         return pause_s
 
     def succeeded(self, namespace: str, name: str) -> None:
-        """A write has not failed."""
+        """Record a successful write."""
         if self._pauses:
             self._pauses.pop((namespace, ""), None)
             self._pauses.pop((namespace, name), None)
 
     def why(self, namespace: str, name: str, now: float) -> Exception | None:
-        """Why nothing is tried now, None where it may be."""
+        """Return the error that a write has to wait for, None if it may be tried now."""
         for key in ((namespace, ""), (namespace, name)) if self._pauses else ():
             pause = self._pauses.get(key)
             if pause is not None and now < pause.until:

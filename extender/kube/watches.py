@@ -1,27 +1,19 @@
-"""Lists and watches, and who listens to them.
+"""Paged lists, reflectors, and one shared watch of each feed.
 
-What is watched, and one watch of each for the whole process, whoever listens.
+Lists are Kerf's only way to read more than one object. A page is limited by its number of objects, whose size their
+authors choose. So the first page is small, later ones are sized to a few megabytes, and after a timeout they shrink.
+Large pages are decoded in a thread.
 
-Pods in place of those that can't be read.
+A reflector does what client-go's does, on asyncio: it pages the list, resumes the watch where it ended, keeps up by
+bookmarks, relists on 410 (in the response or in the stream), and backs off with jitter. The official client's informer
+runs in threads and takes 28 s for 20,000 pods that this one decodes in half a second.
 
-Lists, page by page: the one way in which Kerf reads more than one object.
+An etcd restored from a backup reuses resourceVersions. The API server accepts a watch from a future version, sends
+nothing until it is reached, and ends the watch normally. So before resuming a watch that broke off or delivered
+nothing, the reflector asks for the current version, and relists if that is older.
 
-An object that can't be decoded costs that object only: it is set aside, by its outline. Who writes objects settles
-their size as well: a page is asked for by number, so the first one asks for few, the next ones for as many as should
-come to a few megabytes, and for fewer where the API server is not done in time. A large one
-is decoded beside the event loop.
-
-List and watch: one kind of object, mirrored from the API server for as long as it runs.
-
-Pages the list, resumes the watch where it ended, keeps up by bookmarks, lists again on 410 (in the answer or in the
-stream), and backs off with jitter. What client-go's Reflector does, on asyncio; the official client's informer runs in
-threads and takes 28 s for 20,000 pods that this one decodes in half a second.
-
-An etcd that was restored from a backup counts its versions from there again. The API server takes a watch from a
-version that is yet to come, says nothing until then, and ends it in order. So before a watch is resumed that broke off,
-or told nothing, the API server is asked for its version: where that is an older one, listing everything again.
-
-An object that can't be read is set aside: it stays what it was known as, unless its sink knows better.
+An object that can't be decoded affects no other: its outline goes to the sink, which keeps its last known version or
+a stand-in.
 """
 
 import asyncio
@@ -37,23 +29,23 @@ from extender.core.keys import rank_of
 from extender.core.vendors.registry import DEFAULT
 from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
-from extender.kube.cache import Cache, Index, Part
+from extender.kube.cache import Cache, Group, Index
 from extender.kube.decoding import Decoder, Outline, outline, shallow
 from extender.kube.transport import NODES_PATH, PODS_PATH, ApiError, ClusterError, Query, Transport, UnreachableError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_MORE_THAN_ANY: Final = 2**30
+_MORE_GPUS_THAN_ANY_NODE: Final = 2**30
 
 
 def stand_in(pod: Outline, kind: type[T]) -> T:
-    """What is counted with in place of a pod that can't be read: it asks for more GPUs than any node has.
+    """Return a stand-in for a pod that can't be decoded: it requests more GPUs than any node has.
 
-    So no GPU of its node is given away, or, where it has no node, it is taken for one that asks for GPUs.
+    So no GPU of its node is allocated, and without a node it counts as a pod that requests GPUs.
     """
     metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid, "resourceVersion": pod.resource_version}
-    container = {"resources": {"requests": {DEFAULT.resource: str(_MORE_THAN_ANY)}}}
+    container = {"resources": {"requests": {DEFAULT.resource: str(_MORE_GPUS_THAN_ANY_NODE)}}}
     spec = {"nodeName": pod.node or None, "containers": [container]}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"phase": pod.phase}}, kind)
 
@@ -63,31 +55,31 @@ _FIRST_PAGE_SIZE: Final = 32
 _MAX_GROWTH: Final = 2
 _PAGE_BYTES: Final = 2 * 2**20
 _INLINE_BYTES: Final = 2**17
-"""A page of at most so many is decoded at once, another one in a thread."""
+"""Larger pages are decoded in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of a list."""
+    """One page of a list."""
 
     items: list[T]
     unread: list[Outline] = field(default_factory=list)
     """Objects that can't be decoded."""
     resource_version: str = ""
-    more: str = ""
-    """The API server's word for where the next page begins, "" at the end."""
+    continue_token: str = ""
+    """The `continue` token of the next page, "" at the end."""
 
 
 class ListDecoder(Generic[T]):
-    """Decodes pages of one kind of object; in one pass, as long as every object can be."""
+    """Decodes pages of one kind of object: in one pass, or one by one if that fails."""
 
     def __init__(self, kind: type[T], *, whole: bool = False) -> None:
-        """`whole` as of `Decoder`."""
+        """`whole` as in `Decoder`."""
         self._page = msgspec.json.Decoder(objects.ObjectList[kind])  # type: ignore[valid-type]
         self._item = Decoder(kind, whole=whole)
 
     def decode(self, content: bytes) -> Page[T]:
-        """Raises DecodeError for what is no list."""
+        """Raises DecodeError for anything but a list."""
         try:
             page = self._page.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -100,7 +92,7 @@ class ListDecoder(Generic[T]):
         result: Page[T] = Page([], [], page.metadata.resource_version, page.metadata.continue_)
         end = 0
         for raw in page.items or ():
-            begin = flat.index(raw, end)  # what is left out is spaces: everything else stays where it was
+            begin = flat.index(raw, end)  # what was removed became spaces: offsets are unchanged
             end = begin + len(bytes(raw))
             item = content[begin:end]
             try:
@@ -111,7 +103,7 @@ class ListDecoder(Generic[T]):
 
 
 class Lister(Generic[T]):
-    """Lists what is at a path of an API server."""
+    """Lists the objects at a path of an API server."""
 
     def __init__(
         self,
@@ -124,7 +116,7 @@ class Lister(Generic[T]):
         whole: bool = False,
         page_bytes: int = _PAGE_BYTES,
     ) -> None:
-        """`page_bytes` are what a page should come to: where others wait while one is decoded, fewer."""
+        """`page_bytes` is the size to aim for; lower it where decoding a page holds others up."""
         self._transport = transport
         self._path = path
         self._decoder = ListDecoder(kind, whole=whole)
@@ -134,14 +126,14 @@ class Lister(Generic[T]):
         self._limit = min(page_size, _FIRST_PAGE_SIZE)
 
     async def pages(self) -> AsyncIterator[Page[T]]:
-        """Page by page, of one moment. Raises ClusterError, DecodeError; after that one begins anew."""
+        """Yield the pages of a consistent list. Raises ClusterError, DecodeError; the list then starts over."""
         more: dict[str, str] = {}
         while True:
             query = {**self._query, "limit": str(self._limit), **more}
             try:
                 content = await self._transport.get(self._path, query)
             except UnreachableError:
-                self._limit = max(1, self._limit // 4)  # too much for one time-out, maybe
+                self._limit = max(1, self._limit // 4)  # may have been too much for the timeout
                 raise
             growth = min(_MAX_GROWTH, self._page_bytes / max(1, len(content)))
             self._limit = max(1, min(self._page_size, int(self._limit * growth)))
@@ -150,40 +142,40 @@ class Lister(Generic[T]):
             else:
                 page = await asyncio.to_thread(self._decoder.decode, content)
             yield page
-            if not page.more:
+            if not page.continue_token:
                 return
-            more = {"continue": page.more}
+            more = {"continue": page.continue_token}
 
     async def all(self) -> Page[T]:
         """All pages as one. Raises ClusterError, DecodeError."""
-        found: Page[T] = Page([])
+        result: Page[T] = Page([])
         async for page in self.pages():
-            found.items.extend(page.items)
-            found.unread.extend(page.unread)
-        return found
+            result.items.extend(page.items)
+            result.unread.extend(page.unread)
+        return result
 
 
 _raw_list: Final = Decoder(objects.ObjectList[msgspec.Raw])
 
 
-_MAX_TOLD = 1_000
-"""Objects that can't be read that are remembered, so as to be told of once."""
+_MAX_REPORTED = 1_000
+"""Objects that can't be decoded that are remembered, so that each is logged once."""
 
 ObjectT = TypeVar("ObjectT", bound=objects.Named)
 ItemT_contra = TypeVar("ItemT_contra", bound=objects.Named, contravariant=True)
 
 
 class Sink(Protocol[ItemT_contra]):
-    """Where a reflector's objects go."""
+    """Receives a reflector's objects."""
 
     def upsert(self, item: ItemT_contra) -> None:
         """An object was added or changed."""
 
     def remove(self, item: ItemT_contra) -> None:
-        """An object is gone."""
+        """An object was deleted."""
 
-    def keep(self, items: set[str], list_began: float, version: str) -> None:
-        """A complete list of that version, begun at that monotonic time, names these uids; others are gone."""
+    def retain_only(self, items: set[str], list_began: float, version: str) -> None:
+        """A complete list of that version, begun at that monotonic time, has these UIDs; others are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +183,18 @@ class ReflectorTimes:
     """Times of a reflector, in seconds."""
 
     watch_timeout_s: float = 300.0
-    """How long the server is asked to keep a watch open; jittered up to twice that. Where nothing happens it tells of
-    that shortly before the end, by a bookmark: a live watch is never silent for longer."""
+    """Requested duration of a watch, jittered up to twice that. The server sends a bookmark shortly before the end, so
+    a live watch is never silent for longer."""
     first_backoff_s: float = 0.2
     max_backoff_s: float = 3.0
-    """How long what the API server told meanwhile may be missed, once it can be reached again, and half as long again:
-    until then pods are still bound to what a node had."""
+    """Longest pause between attempts, before jitter of up to half of it. After an outage, pods may be bound by stale
+    data until the next attempt."""
 
 
 class Reflector(Generic[ObjectT]):
     """Mirrors one kind of object into a sink."""
 
-    def __init__(  # noqa: PLR0913 - what it mirrors, and how
+    def __init__(  # noqa: PLR0913
         self,
         transport: Transport,
         path: str,
@@ -214,10 +206,10 @@ class Reflector(Generic[ObjectT]):
         label_selector: str = "",
         page_size: int = PAGE_SIZE,
         times: ReflectorTimes | None = None,
-        set_aside: Callable[[Outline], None] = lambda item: None,
+        on_unreadable: Callable[[Outline], None] = lambda item: None,
         whole: bool = False,
     ) -> None:
-        """`set_aside` hears of objects that can't be read; `whole` is as of `Decoder`."""
+        """`on_unreadable` is called for objects that can't be decoded; `whole` as in `Decoder`."""
         self._transport = transport
         self._path = path
         self._kind = kind
@@ -227,33 +219,33 @@ class Reflector(Generic[ObjectT]):
         self._selection = {name: text for name, text in selectors.items() if text}
         self._times = times or ReflectorTimes()
         self._lister = Lister(transport, path, kind, self._selection, page_size, whole=whole)
-        self._glance = Lister(transport, path, kind, self._selection, 1, whole=whole)
+        self._version_lister = Lister(transport, path, kind, self._selection, 1, whole=whole)
         self._item_decoder = Decoder(kind, whole=whole)
         self._event_decoder = msgspec.json.Decoder(objects.WatchEvent)
         self._status_decoder = Decoder(objects.Status)
-        self._set_aside = set_aside
-        self._told: set[str] = set()
+        self._on_unread = on_unreadable
+        self._reported: set[str] = set()
         self._resource_version = ""
-        self._went_on = True
-        """Whether the last watch told something and ended in order."""
+        self._watch_succeeded = True
+        """Whether the last watch delivered something and ended normally."""
         self._last_contact: float | None = None
         self.last_error = ""
-        """What went wrong last, "" while all is well."""
+        """The last error, "" while the watch works."""
         self.num_lists = 0
-        """How many complete lists were made."""
+        """Number of complete lists."""
         self.num_unread = 0
-        """Objects set aside, counted each time that they came."""
+        """Number of times an object could not be decoded."""
 
     @property
     def synced(self) -> bool:
-        """Whether a complete list was taken in at least once."""
+        """Whether at least one list was completed."""
         return self.num_lists > 0
 
     def age_s(self) -> float:
-        """Seconds since the API server has last told how things are, inf before the first list.
+        """Seconds since the mirror was last known to be current, inf before the first list.
 
-        By a list, a line of a watch, or opening or ending one in order. An open watch alone proves nothing: its
-        connection may be dead. It is silent for up to twice `ReflectorTimes.watch_timeout_s`.
+        Lists, lines of a watch, and its opening and normal end count. An open watch proves nothing: its connection may
+        be dead, and a live one is silent for up to twice `ReflectorTimes.watch_timeout_s`.
         """
         return float("inf") if self._last_contact is None else self._clock() - self._last_contact
 
@@ -263,37 +255,37 @@ class Reflector(Generic[ObjectT]):
         while True:
             began = self._clock()
             try:
-                if self._resource_version and not self._went_on:
+                if self._resource_version and not self._watch_succeeded:
                     await self._check_version()
                 if not self._resource_version:
                     await self.relist()
-                self._went_on = False
-                self._went_on = await self._watch()
+                self._watch_succeeded = False
+                self._watch_succeeded = await self._watch()
                 if self._clock() - began > 1.0:
                     backoff.succeeded()
                     continue
-                self.last_error = "the API server ends the watch at once"
+                self.last_error = "the API server closed the watch immediately"
             except ApiError as error:
-                if error.status == 410:  # the server no longer has what the watch would resume from
+                if error.status == 410:  # the version to resume from was compacted
                     self._resource_version = ""
                 self.last_error = str(error)
             except ClusterError as error:
                 self.last_error = str(error)
             except msgspec.DecodeError as error:
-                self._resource_version = ""  # asked from there again, the watch would begin with the same line
+                self._resource_version = ""  # resuming would deliver the same line again
                 self.last_error = f"can't be read: {error}"
             except Exception as error:
-                self._resource_version = ""  # whoever begins anew begins with a list
+                self._resource_version = ""  # a restarted task begins with a list
                 self.last_error = str(error) or type(error).__name__
                 raise
             if self._clock() - began > self._times.max_backoff_s:
-                backoff.succeeded()  # it had worked for a while
+                backoff.succeeded()  # it worked for a while before
             wait_s = backoff.failed()
             logger.warning("mirror of %s interrupted, retrying in %.1f s: %s", self._path, wait_s, self.last_error)
             await asyncio.sleep(wait_s)
 
     async def relist(self) -> None:
-        """Take in a complete list, begun now; not while `run` does. Raises ClusterError, DecodeError."""
+        """Take in a new complete list, while `run` is not running. Raises ClusterError, DecodeError."""
         began = self._clock()
         listed: set[str] = set()
         async for page in self._lister.pages():
@@ -302,26 +294,26 @@ class Reflector(Generic[ObjectT]):
                 listed.add(item.metadata.uid)
             for unread in page.unread:
                 if not unread.uid:
-                    raise msgspec.DecodeError("an object without a UID: which of those known is it?")
-                self._put_aside(unread)
+                    raise msgspec.DecodeError("an object without a UID can't be matched to a known one")
+                self._skip_unread(unread)
                 listed.add(unread.uid)
-        self._sink.keep(listed, began, page.resource_version)
+        self._sink.retain_only(listed, began, page.resource_version)
         self._resource_version = page.resource_version
         self._last_contact = self._clock()
         self.num_lists += 1
         self.last_error = ""
 
     async def _check_version(self) -> None:
-        """Forget where to resume from if the API server has not come that far: it began anew from an older state."""
-        async for page in self._glance.pages():
+        """Forget the version to resume from if the API server is behind it, as after a restore of etcd."""
+        async for page in self._version_lister.pages():
             now, known = page.resource_version, self._resource_version
             if now.isdecimal() and known.isdecimal() and int(now) < int(known):
-                logger.warning("%s: versions went back from %s to %s, listing everything again", self._path, known, now)
+                logger.warning("%s: resourceVersions went back from %s to %s, relisting", self._path, known, now)
                 self._resource_version = ""
             return
 
     async def _watch(self) -> bool:
-        """Take in what happens, until the API server ends that in order; whether it told of anything."""
+        """Take in events until the API server ends the watch normally; return whether there were any."""
         timeout_s = self._times.watch_timeout_s * random.uniform(1, 2)
         query = {
             **self._selection,
@@ -339,9 +331,9 @@ class Reflector(Generic[ObjectT]):
                         self._apply(line)
                         last_good = self._last_contact
                 self.last_error = ""
-            self._last_contact = self._clock()  # the server ended it in order: nothing was missed
+            self._last_contact = self._clock()  # ended normally: nothing was missed
         except (ApiError, msgspec.DecodeError):
-            self._last_contact = last_good  # something was missed: to open a watch again and again is not to be current
+            self._last_contact = last_good  # events were missed: opening a watch does not count as contact
             raise
         return self._resource_version != version
 
@@ -362,78 +354,79 @@ class Reflector(Generic[ObjectT]):
         self._resource_version = item.metadata.resource_version
 
     def _event(self, line: bytes) -> tuple[str, bytes | msgspec.Raw]:
-        """Type and object of a line. Raises DecodeError."""
+        """Return type and object of a line. Raises DecodeError."""
         try:
             event = self._event_decoder.decode(line)
         except RecursionError:
             flat = shallow(line)
             event = self._event_decoder.decode(flat)
-            begin = flat.index(event.object)  # what is left out is spaces: everything else stays where it was
+            begin = flat.index(event.object)  # what was removed became spaces: offsets are unchanged
             return event.type, line[begin : begin + len(bytes(event.object))]
         except UnicodeDecodeError as error:
             raise msgspec.DecodeError(f"it is not UTF-8: {error}") from None
         return event.type, event.object
 
     def _apply_unread(self, kind: str, item: Outline) -> None:
-        """An event about an object that can't be read. Raises DecodeError where not even its version can be."""
+        """Take in an event of an object that can't be decoded. Raises DecodeError without its UID or version."""
         if not item.uid or not item.resource_version:
-            raise msgspec.DecodeError("an object without UID and version")
+            raise msgspec.DecodeError("an object without UID or resourceVersion")
         if kind == "DELETED":
             self._take(self._sink.remove, self._kind(metadata=item.metadata))
         else:
-            self._put_aside(item)
+            self._skip_unread(item)
         self._resource_version = item.resource_version
 
     def _take(self, into: Callable[[ObjectT], None], item: ObjectT) -> None:
-        """Hand an object to the sink; one that breaks it must not stop the mirror of all others."""
+        """Pass an object to the sink; an exception there must not stop the mirror."""
         try:
             into(item)
         except Exception:
             logger.exception("%s %s could not be processed", self._path, item.metadata.name)
 
-    def _put_aside(self, item: Outline) -> None:
-        """Count an object that can't be read, and tell of it once."""
+    def _skip_unread(self, item: Outline) -> None:
+        """Count an object that can't be decoded, and log it once."""
         self.num_unread += 1
-        if item.uid not in self._told:
-            if len(self._told) >= _MAX_TOLD:
-                self._told.clear()
-            self._told.add(item.uid)
-            logger.warning("%s %s can't be read and is left out", self._path, item.key or "without a name")
+        if item.uid not in self._reported:
+            if len(self._reported) >= _MAX_REPORTED:
+                self._reported.clear()
+            self._reported.add(item.uid)
+            logger.warning("%s %s can't be read and is ignored", self._path, item.key or "without a name")
         try:
-            self._set_aside(item)
+            self._on_unread(item)
         except Exception:
-            logger.exception("%s %s could not be left out", self._path, item.key)
+            logger.exception("%s %s: the sink failed on an object that can't be read", self._path, item.key)
 
 
-def _nothing(item: Outline) -> None:
-    """What most kinds count with in place of an object that never could be read."""
+def _no_stand_in(item: Outline) -> None:
+    """The default `Feed.stand_in`."""
 
 
-def _all(item: Any) -> bool:
-    """Whether an object belongs to a feed that takes all that are listed."""
+def _always(item: Any) -> bool:
+    """The default `Feed.wanted`."""
     return True
 
 
-def _whole(item: ObjectT) -> ObjectT:
-    """What is kept of an object of most kinds."""
+def _unchanged(item: ObjectT) -> ObjectT:
+    """The default `Feed.kept`."""
     return item
 
 
 _MAX_ANNOTATIONS: Final = 2**15
-"""Characters of a pod's annotations that are kept: far more than anything that Kerf and device plugins read."""
-_OF_EACH: Final = 64
-"""Characters that each counts for beside its own."""
+"""Characters of a pod's annotations that are kept: far more than Kerf and device plugins read."""
+_OVERHEAD: Final = 64
+"""Characters that each annotation counts for besides its own."""
 
 
 def _within_bounds(pod: objects.Pod) -> objects.Pod:
-    """A pod without annotations that are longer than anything that is read: its author chooses how many there are, and
-    all pods are kept. Kerf's own come first, whatever else is there, and of each kind the shortest."""
+    """Bound a pod's annotations, whose author chooses their number and length: all pods are kept in memory.
+
+    Kerf's own annotations are kept first, then the shortest ones."""
     texts = pod.metadata.annotations
-    if not texts or sum(map(len, texts)) + sum(map(len, texts.values())) + _OF_EACH * len(texts) <= _MAX_ANNOTATIONS:
+    if not texts or sum(map(len, texts)) + sum(map(len, texts.values())) + _OVERHEAD * len(texts) <= _MAX_ANNOTATIONS:
         return pod
     kept, left = dict[str, str](), _MAX_ANNOTATIONS
     for key in sorted(texts, key=lambda key: (rank_of(key), len(key) + len(texts[key]))):
-        left -= _OF_EACH + len(key)
+        left -= _OVERHEAD + len(key)
         if left <= 0:
             break
         kept[key] = texts[key][:left]
@@ -444,34 +437,34 @@ def _within_bounds(pod: objects.Pod) -> objects.Pod:
 
 @dataclass(frozen=True, slots=True)
 class Feed(Generic[ObjectT]):
-    """Objects of one kind, all of them or some. Those of devices go to other processes with the ledger: no lambdas."""
+    """Objects of one kind to watch. Feeds of devices are pickled with the ledger: no lambdas."""
 
     name: str
     path: str
     kind: type[ObjectT]
     field_selector: str = ""
     served_at: str = ""
-    """Path of the API, where an API server may lack it."""
-    stand_in: Callable[[Outline], Any] = _nothing
-    """What is counted with in place of an object that never could be read, None where that is nothing."""
+    """Path of an API that a server may lack."""
+    stand_in: Callable[[Outline], Any] = _no_stand_in
+    """Returns what the cache keeps in place of an object that never could be decoded, or None."""
     keeps_unread: bool = True
-    """Whether an object that can't be read any more stays what it was known as."""
-    wanted: Callable[[Any], bool] = _all
-    """Whether an object belongs to it, by what of the selection an object can tell."""
+    """Whether an object that can no longer be decoded keeps its last known version."""
+    wanted: Callable[[Any], bool] = _always
+    """Whether an object still matches the field selector."""
     indexes: tuple[Index[Any], ...] = ()
-    kept: Callable[[Any], Any] = _whole
-    """What is kept of an object."""
+    kept: Callable[[Any], Any] = _unchanged
+    """Returns what the cache keeps of an object."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Selection(Generic[ObjectT]):
-    """Some of the objects of a feed."""
+    """A subset of a feed."""
 
     feed: Feed[ObjectT]
     index: Index[ObjectT]
     group: str
     field_selector: str
-    """By which an API server is asked for them alone."""
+    """Field selector that lists exactly this subset."""
 
 
 _BOUND: Final = "bound"
@@ -483,9 +476,9 @@ def _pod(item: Outline) -> objects.Pod:
 
 
 NODES: Final = Feed("nodes", NODES_PATH, objects.Node, keeps_unread=False)
-"""A node that can't be read is none that anything is placed on."""
-_WITH_OR_WITHOUT: Final[Index[objects.Pod]] = Index(
-    "with or without a node", lambda pod: [_BOUND if pod.spec.node_name else _WAITING]
+"""Nothing is placed on a node that can't be decoded."""
+_BOUND_OR_WAITING: Final[Index[objects.Pod]] = Index(
+    "bound or waiting", lambda pod: [_BOUND if pod.spec.node_name else _WAITING]
 )
 PODS: Final = Feed(
     "pods",
@@ -494,13 +487,13 @@ PODS: Final = Feed(
     "status.phase!=Succeeded,status.phase!=Failed",
     stand_in=_pod,
     wanted=lambda pod: not pod.finished,
-    indexes=(_WITH_OR_WITHOUT,),
+    indexes=(_BOUND_OR_WAITING,),
     kept=_within_bounds,
 )
-"""All pods but those that have finished, of which a cluster may keep 100,000 and which hold nothing."""
-BOUND_PODS: Final = Selection(PODS, _WITH_OR_WITHOUT, _BOUND, f"spec.nodeName!=,{PODS.field_selector}")
-"""Pods that hold something: filter is told of others by the call."""
-PENDING_PODS: Final = Selection(PODS, _WITH_OR_WITHOUT, _WAITING, "spec.nodeName=,status.phase=Pending")
+"""All unfinished pods. A cluster may keep 100,000 finished ones, which hold nothing."""
+BOUND_PODS: Final = Selection(PODS, _BOUND_OR_WAITING, _BOUND, f"spec.nodeName!=,{PODS.field_selector}")
+"""Pods with a node."""
+PENDING_PODS: Final = Selection(PODS, _BOUND_OR_WAITING, _WAITING, "spec.nodeName=,status.phase=Pending")
 """Pods without a node."""
 
 
@@ -523,15 +516,15 @@ class WatchHub:
         self.tasks = Tasks()
 
     def cache(self, feed: Feed[ObjectT]) -> Cache[ObjectT, ObjectT]:
-        """All objects of a feed, once it is begun."""
+        """Return the cache of a feed, which fills after `begin`."""
         return self._watch(feed)[1]
 
-    def part(self, selection: Selection[ObjectT]) -> Part[ObjectT]:
-        """Some of the objects of a feed, once it is begun."""
-        return self.cache(selection.feed).part(selection.index, selection.group)
+    def group(self, selection: Selection[ObjectT]) -> Group[ObjectT]:
+        """Return a subset of a feed, which fills after `begin`."""
+        return self.cache(selection.feed).group(selection.index, selection.group)
 
     def reflector(self, feed: Feed[ObjectT]) -> Reflector[ObjectT]:
-        """What fills the cache of a feed."""
+        """Return the reflector that fills the cache of a feed."""
         return self._watch(feed)[0]
 
     def _watch(self, feed: Feed[ObjectT]) -> tuple[Reflector[ObjectT], Cache[ObjectT, ObjectT]]:
@@ -552,18 +545,17 @@ class WatchHub:
                 field_selector=feed.field_selector,
                 page_size=self._page_size,
                 times=self._times,
-                set_aside=cache.set_aside,
+                on_unreadable=cache.upsert_unreadable,
             )
             self._watches[feed] = reflector, cache
         return self._watches[feed]
 
     def begin(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
-        """Watch a feed in the background, in the running event loop."""
+        """Start watching a feed as a background task `name` of the running event loop."""
         self.tasks.begin(name, self._watches[feed][0].run, needed=needed)
 
     async def list_again(self, feed: Feed[Any], name: str, *, needed: bool = True) -> None:
-        """Take in all of a feed as it is now, however far its watch lags; `name` is that of its work. Raises
-        ClusterError, DecodeError."""
+        """Relist a feed, however far its watch lags; `name` is its task's. Raises ClusterError, DecodeError."""
         await self.tasks.end(name)
         try:
             await self._watches[feed][0].relist()

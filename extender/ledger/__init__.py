@@ -1,1 +1,1 @@
-"""Who holds which GPU."""
+"""The ledger of which pods hold which GPUs."""

@@ -1,8 +1,7 @@
-"""The writer's side of the cluster arrays: grown and changed in place here, copied into immutable snapshots.
+"""The writer's side of the cluster arrays and observations.
 
-Which arrays a cluster has, and what shape they are of.
-
-The writer's side of observations: samples as they come, aged, and the load expected of pods just placed.
+`ClusterArrays` grow and change in place and are copied into immutable snapshots; `_FIELDS` lists them.
+`ObservedArrays` hold GPU samples, their ageing, and the load expected of pods just placed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.clusters import OFFERED, WHOLE_MILLI, Cluster, Rows
 from extender.core.dra.devices import NodeDevices
 from extender.core.gauges import Gauge
 from extender.core.observations import Gauges, Observations, SampleState
@@ -26,29 +25,27 @@ class _Field(NamedTuple):
     dtype: type[np.generic]
     fill: Any
     columns: str
-    """"" one value a node, "gpu" one a GPU slot, "mig" one a MIG profile."""
-    inventory: bool = False
-    """Whether it tells what nodes offer; else what is left of that."""
+    """"" for one value per node, "gpu" per GPU slot, "mig" per MIG profile."""
 
 
 _FIELDS: Final = {
     "row_version": _Field(np.int64, 0, ""),
-    "unit": _Field(np.int8, GpuUnit.NONE, "", inventory=True),
-    "units_per_gpu": _Field(np.int32, 1, "", inventory=True),
-    "gpu_model": _Field(np.int32, -1, "gpu", inventory=True),
-    "gpu_memory_mib": _Field(np.int32, 0, "gpu", inventory=True),
-    "gpu_healthy": _Field(np.bool_, False, "gpu", inventory=True),
-    "gpu_numa": _Field(np.int32, -1, "gpu", inventory=True),
-    "gpu_link": _Field(np.int32, -1, "gpu", inventory=True),
-    "plugin_picks": _Field(np.bool_, False, "", inventory=True),
-    "slices_led": _Field(np.bool_, False, "", inventory=True),
-    "set_aside": _Field(np.int32, 0, "", inventory=True),
-    "left_out": _Field(np.int8, 0, "", inventory=True),
-    "vendor": _Field(np.int8, 0, "", inventory=True),
-    "withheld_units": _Field(np.int32, 0, "", inventory=True),
-    "mig_installed": _Field(np.int32, 0, "mig", inventory=True),
-    "cpu_milli": _Field(np.int64, 0, "", inventory=True),
-    "memory_mib": _Field(np.int64, 0, "", inventory=True),
+    "unit": _Field(np.int8, GpuUnit.NONE, ""),
+    "units_per_gpu": _Field(np.int32, 1, ""),
+    "gpu_model": _Field(np.int32, -1, "gpu"),
+    "gpu_memory_mib": _Field(np.int32, 0, "gpu"),
+    "gpu_healthy": _Field(np.bool_, False, "gpu"),
+    "gpu_numa": _Field(np.int32, -1, "gpu"),
+    "gpu_link": _Field(np.int32, -1, "gpu"),
+    "plugin_picks": _Field(np.bool_, False, ""),
+    "slices_led": _Field(np.bool_, False, ""),
+    "set_aside": _Field(np.int32, 0, ""),
+    "left_out": _Field(np.int8, 0, ""),
+    "vendor": _Field(np.int8, 0, ""),
+    "withheld_units": _Field(np.int32, 0, ""),
+    "mig_installed": _Field(np.int32, 0, "mig"),
+    "cpu_milli": _Field(np.int64, 0, ""),
+    "memory_mib": _Field(np.int64, 0, ""),
     "closed": _Field(np.bool_, False, ""),
     "gpu_free_milli": _Field(np.int32, 0, "gpu"),
     "gpu_free_mib": _Field(np.int32, 0, "gpu"),
@@ -63,15 +60,12 @@ _FIELDS: Final = {
 }
 
 
-_INVENTORY: Final = frozenset(name for name, field in _FIELDS.items() if field.inventory)
-
-
 def _size(field: _Field, shape: Mapping[str, int]) -> tuple[int, ...]:
     return (shape[""], shape[field.columns]) if field.columns else (shape[""],)
 
 
 def _grown(array: _Array, shape: int | tuple[int, ...], fill: float) -> _Array:
-    """The same in another shape; what was not there is `fill`, and what has no place left is gone."""
+    """Return the array resized to a shape; new cells are `fill`."""
     larger = np.full(shape, fill, array.dtype)
     kept = tuple(map(slice, np.minimum(array.shape, larger.shape)))
     larger[kept] = array[kept]
@@ -89,28 +83,28 @@ _NO_ROWS: Final[Rows] = np.empty(0, np.intp)
 
 @dataclass(frozen=True, slots=True)
 class SampleTimes:
-    """How long samples count."""
+    """Limits on the age of samples."""
 
     fresh_s: float = 90.0
     """Older samples are stale."""
     forget_s: float = 900.0
-    """Older ones are as good as none."""
+    """Older samples count as missing."""
     warmup_s: float = 45.0
-    """How long after its placement a pod's load may not show in samples."""
+    """Time after a placement in which samples may not show the pod's load."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A pod whose load may not show in samples yet."""
+    """A pod whose load samples may not show yet."""
 
     at: float
-    """Monotonic time."""
+    """Monotonic time of the placement."""
     slots: tuple[int, ...]
     load: float
 
 
 class ObservedArrays:
-    """Samples of N rows with G slots, in arrays that are replaced and never changed."""
+    """Samples of N rows with G slots, in copy-on-write arrays."""
 
     def __init__(self, times: SampleTimes, num_rows: int, num_slots: int) -> None:
         self._times = times
@@ -119,7 +113,7 @@ class ObservedArrays:
         self._placed: dict[int, dict[str, _Placed]] = {}  # by row and UID
         self._row_of: dict[str, int] = {}
         self.has_samples = False
-        """Whether any ever came; until then nothing has to be kept in step with them."""
+        """Whether any sample has ever arrived."""
         self._outdated: npt.NDArray[np.bool_] = np.zeros((num_rows, num_slots), np.bool_)
         self.current = Observations(
             version=0,
@@ -128,15 +122,16 @@ class ObservedArrays:
             sampled_at=self._sampled_at,
             expected_load=np.zeros((num_rows, num_slots), np.float32),
             outdated=self._outdated,
+            has_samples=False,
         )
 
     @property
     def shape(self) -> tuple[int, int]:
-        """N and G."""
+        """(N, G)."""
         return self._raw.shape[1], self._raw.shape[2]
 
     def resize(self, num_rows: int, num_slots: int) -> None:
-        """Grow to a cluster that has grown."""
+        """Grow with the cluster."""
         if self.shape == (num_rows, num_slots):
             return
         slots, planes = (num_rows, num_slots), (_NUM_GAUGES, num_rows, num_slots)
@@ -147,7 +142,7 @@ class ObservedArrays:
         self._publish(_grown(before.value, planes, np.nan), state, _grown(before.expected_load, slots, 0))
 
     def forget(self, row: int) -> None:
-        """A row is another node's from now on."""
+        """Reset a row that another node reuses."""
         for uid in self._placed.pop(row, {}):
             del self._row_of[uid]
         self._outdated = self._outdated.copy()
@@ -162,11 +157,11 @@ class ObservedArrays:
         self._publish(value, state, expected)
 
     def begin(self) -> Gauges:
-        """(M, N, G) a copy of all samples for a refresh to be written into."""
+        """Return (M, N, G), a copy of all samples for a refresh to write to."""
         return self._raw.copy()
 
     def commit(self, raw: Gauges, sampled_at: npt.NDArray[np.float64], now: float) -> Rows:
-        """Take over a refresh; returns the rows that changed. `sampled_at` is (N,), of before where nothing came."""
+        """Apply a refresh; return the changed rows. `sampled_at` is (N,), unchanged for rows without new samples."""
         newer = sampled_at > self._sampled_at
         if self._outdated[newer].any():
             self._outdated = self._outdated & ~newer[:, None]
@@ -175,7 +170,7 @@ class ObservedArrays:
         return self.age(now)
 
     def age(self, now: float) -> Rows:
-        """Let samples become stale and be forgotten; returns the rows whose effective samples changed."""
+        """Age the samples; return the rows whose effective samples changed."""
         age_s = now - self._sampled_at
         state = np.full(len(age_s), SampleState.MISSING, np.int8)
         state[age_s <= self._times.forget_s] = SampleState.STALE
@@ -189,7 +184,7 @@ class ObservedArrays:
         before = self.current
         changed = (expected != before.expected_load).any(axis=1) | (state != before.state)
         changed |= (self._outdated != before.outdated).any(axis=1)
-        # As bits: a NaN is equal to another, and one comparison does.
+        # Compared as bits, so that NaNs are equal.
         changed |= (value.view(np.int32) != before.value.view(np.int32)).any(axis=0).any(axis=1)
         rows = np.flatnonzero(changed)
         if len(rows):
@@ -199,25 +194,27 @@ class ObservedArrays:
         return rows
 
     def expect(self, uid: str, row: int, slots: tuple[int, ...], load: float, now: float) -> Rows:
-        """A pod was placed on a row's GPUs (all of them, a little each, when it is not known which); what was expected
-        of it before is forgotten. Returns the rows that changed."""
+        """Expect a placed pod's load on a row's GPUs, replacing what was expected before; return the changed rows.
+
+        Without known slots the load is spread over all GPUs of the row.
+        """
         before = self._drop(uid)
         self._placed.setdefault(row, {})[uid] = _Placed(now, slots, load)
         self._row_of[uid] = row
-        return self._expect_again({row} | before)
+        return self._update_expected({row} | before)
 
     def expect_no_more(self, uid: str) -> Rows:
-        """A pod will not come where it was placed. Returns the rows that changed."""
-        return self._expect_again(self._drop(uid))
+        """Drop the expected load of a pod; return the changed rows."""
+        return self._update_expected(self._drop(uid))
 
-    def given_back(self, row: int, slots: tuple[int, ...]) -> None:
-        """GPUs of a row have become freer: what their samples say of memory is of before."""
+    def mark_outdated(self, row: int, slots: tuple[int, ...]) -> None:
+        """Mark the memory samples of GPUs that have become freer as outdated."""
         self._outdated = self._outdated.copy()
         self._outdated[row, list(slots)] = True
         self.current = replace(self.current, version=self.current.version + 1, outdated=self._outdated)
 
     def _drop(self, uid: str) -> set[int]:
-        """Forget a pod; returns its row, where it had one."""
+        """Forget a pod; return its row, if any."""
         row = self._row_of.pop(uid, None)
         if row is None:
             return set()
@@ -225,7 +222,7 @@ class ObservedArrays:
         return {row}
 
     def _expected(self, now: float) -> npt.NDArray[np.float32]:
-        """(N, G) what is still expected: until samples come that were taken a while after the placement."""
+        """Return (N, G) the load expected of pods placed too recently to show in samples."""
         warm, late = self._times.warmup_s, self._times.warmup_s + self._times.fresh_s
         expected = np.zeros(self.shape, np.float32)
         for row, on_row in list(self._placed.items()):
@@ -239,7 +236,7 @@ class ObservedArrays:
         return expected
 
     def _expected_of(self, row: int) -> list[float]:
-        """(G,) what is still expected on a row's GPUs. In plain numbers: there are a few pods on a few GPUs."""
+        """Return (G,) the load expected on a row's GPUs. Plain Python: a few pods on a few GPUs."""
         num_slots = self.shape[1]
         expected = [0.0] * num_slots
         for placed in self._placed[row].values():
@@ -249,7 +246,7 @@ class ObservedArrays:
                 expected[slot] += load
         return [min(load, 1.0) for load in expected]
 
-    def _expect_again(self, rows: set[int]) -> Rows:
+    def _update_expected(self, rows: set[int]) -> Rows:
         if not rows:
             return _NO_ROWS
         expected = self.current.expected_load.copy()
@@ -263,32 +260,32 @@ class ObservedArrays:
         for array in (value, state, expected_load, self._sampled_at):
             array.flags.writeable = False
         self.current = Observations(
-            self.current.version + 1, value, state, self._sampled_at, expected_load, self._outdated
+            self.current.version + 1, value, state, self._sampled_at, expected_load, self._outdated, self.has_samples
         )
 
 
-_MAX_UNTRACKED: Final = 2**31 - 1  # pods may ask for absurdly many; more than a node has is all of it
+_MAX_UNTRACKED: Final = 2**31 - 1  # pods may request absurd numbers; these are clipped to int32
 _MAX_COMPUTE: Final = 2**62
 
 
-class Held(NamedTuple):
-    """Who holds what on a node. More than there is is all of it."""
+class HeldAmounts(NamedTuple):
+    """What is held on a node. Amounts above the capacity count as all of it."""
 
     gpus: Mapping[int, tuple[int, int]]
-    """(milli, MiB) of GPUs by index. Memory held of a GPU whose memory is not known is all of the GPU."""
+    """(milli, MiB) by GPU index. Memory held on a GPU of unknown memory counts as the whole GPU."""
     untracked: int
-    """Units whose index nobody knows."""
+    """Units of unknown index."""
     mig: Iterable[tuple[str, int]] = ()
     num_served: int = 0
     """Pods that get GPUs from the node's device plugin."""
     num_unserved: int = 0
-    """Those of which it knows nothing."""
+    """Pods with GPUs that the device plugin does not know about."""
     slices: Mapping[int, int] = {}
-    """Those of the untracked units that are time slices of a known GPU, by its index."""
+    """Untracked units that are time slices of a known GPU, by its index."""
 
 
 class ClusterArrays:
-    """Rows of nodes. Not thread-safe: one writer, which is also the one that takes snapshots."""
+    """The nodes' rows. Not thread-safe: one writer, which also takes the snapshots."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -304,18 +301,18 @@ class ClusterArrays:
         self._arrays: dict[str, _Array] = {
             name: np.full(_size(field, self._shape), field.fill, field.dtype) for name, field in _FIELDS.items()
         }
-        self._moved = set(_FIELDS)  # since the last snapshot
+        self._changed = set(_FIELDS)  # since the last snapshot
         self._snapshot: Cluster | None = None
         self._observed: ObservedArrays | None = None
         self.inventory_version = 0
-        """Grows when a row or slot may have another meaning than before."""
+        """Grows when the meaning of a row or slot may have changed."""
 
     def offer(self, row: int) -> NodeOffer:
-        """What the node of a row offers."""
+        """Return the offer of a row's node."""
         return self._offers[row]
 
     def set_node(self, name: str, offer: NodeOffer) -> int:
-        """Add a node or change what it offers; nothing of it is free until `set_held` says so. Returns its row."""
+        """Add a node or change its offer; return its row. Nothing is free until `set_held`."""
         row = self.row_of.get(name)
         if row is None:
             row = self._free_rows.pop() if self._free_rows else self._append_row()
@@ -327,7 +324,7 @@ class ClusterArrays:
         return row
 
     def remove_node(self, name: str) -> None:
-        """Forget a node; its row offers nothing until it is used again."""
+        """Remove a node; its row offers nothing until it is reused."""
         row = self.row_of.pop(name)
         self._names[row] = ""
         self._write_offer(row, NO_GPUS)
@@ -336,47 +333,48 @@ class ClusterArrays:
         self._free_rows.append(row)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: without devices, which are large."""
-        devices = np.full_like(self._arrays["devices"], None)
-        return vars(self) | {"_arrays": self._arrays | {"devices": devices}, "_snapshot": None, "_moved": set(_FIELDS)}
+        """Return the state for another process, without devices, which are large."""
+        arrays = self._arrays | {"devices": np.full_like(self._arrays["devices"], None)}
+        return vars(self) | {"_arrays": arrays, "_snapshot": None, "_changed": set(_FIELDS)}
 
-    def set_held(self, row: int, held: Held) -> None:
-        """Write who holds what on a node."""
+    def set_held(self, row: int, held: HeldAmounts) -> None:
+        """Set what is held on a node."""
         free = self._free(row, held)
         if self._observed is not None and self._observed.has_samples:
-            # Observations have to know of GPUs of which more is free than before.
+            # The memory samples of GPUs with more free than before are outdated.
             freer = np.flatnonzero(self._arrays["gpu_free_mib"][row] < free["gpu_free_mib"]).tolist()
             if freer and (observed := self.observed) is not None:
-                observed.given_back(row, tuple(freer))
+                observed.mark_outdated(row, tuple(freer))
         self._write(row, free)
 
     def set_closed(self, row: int, *, closed: bool) -> None:
-        """Write whether nothing of a node is given away."""
+        """Set whether a node is closed to new allocations."""
         self._write(row, {"closed": closed})
 
     def set_devices(self, row: int, devices: NodeDevices | None) -> None:
-        """Write which devices a node has that Kerf allocates, and what is taken of them."""
+        """Set the devices of a node that Kerf allocates, and what is taken of them."""
         if self._arrays["devices"][row] is not devices:
             self._arrays["devices"][row] = devices
             self._touch(row, ["devices"])
 
-    def alone(self, row: int, held: Held) -> Cluster:
-        """The cluster of one of the nodes alone, with other holders than it has."""
+    def alone(self, row: int, held: HeldAmounts) -> Cluster:
+        """Return the cluster of one node alone, with `held` in place of what it holds."""
         free = self._free(row, held)
         arrays = {name: np.array([values], _FIELDS[name].dtype) for name, values in free.items()}
-        return replace(self.snapshot().only(row), **arrays)  # type: ignore[arg-type]
+        return self.snapshot().only(row).changed(**arrays)
 
-    def _free(self, row: int, held: Held) -> dict[str, int | list[int]]:
-        """What such holders leave of a node, by the name of the array."""
+    def _free(self, row: int, held: HeldAmounts) -> dict[str, int | list[int]]:
+        """Return what is free on a node that holds `held`, by array name."""
         offer, width = self._offers[row], self._shape["gpu"]
         milli, mib = [0] * width, [0] * width
         for index, gpu in enumerate(offer.gpus):
-            if not gpu.healthy:
-                continue
-            held_milli, held_mib = held.gpus.get(index, (0, 0))
-            unmeasured = held_mib and not gpu.memory_mib
-            milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
-            mib[index] = max(gpu.memory_mib - held_mib, 0)
+            if gpu.healthy:
+                milli[index], mib[index] = WHOLE_MILLI, gpu.memory_mib
+        for index, (held_milli, held_mib) in held.gpus.items():
+            if milli[index]:
+                unmeasured = held_mib and not mib[index]
+                milli[index] = 0 if unmeasured else max(WHOLE_MILLI - held_milli, 0)
+                mib[index] = max(mib[index] - held_mib, 0)
         result: dict[str, int | list[int]] = {
             "gpu_free_milli": milli,
             "gpu_free_mib": mib,
@@ -396,11 +394,11 @@ class ClusterArrays:
         return result
 
     def set_capacity(self, row: int, cpu_milli: int, memory_mib: int) -> None:
-        """Write a node's allocatable CPU and main memory."""
+        """Set a node's allocatable CPU and memory."""
         self._write(row, {"cpu_milli": _bounded(cpu_milli), "memory_mib": _bounded(memory_mib)})
 
     def set_compute(self, row: int, cpu_free_milli: int, memory_free_mib: int) -> None:
-        """Write a node's CPU and main memory that no pod has requested."""
+        """Set a node's CPU and memory that no pod has requested."""
         free = {"cpu_free_milli": _bounded(cpu_free_milli), "memory_free_mib": _bounded(memory_free_mib)}
         self._write(row, free)
 
@@ -410,31 +408,33 @@ class ClusterArrays:
 
     @property
     def observed(self) -> ObservedArrays | None:
-        """Observations in the shape of the arrays now, None while nobody observes."""
+        """The observations in the current shape, None unless `observe` was called."""
         if self._observed is not None:
             self._observed.resize(len(self._names), self._shape["gpu"])
         return self._observed
 
     def touch(self, rows: Rows) -> None:
-        """Say that what is observed of some rows has changed."""
+        """Note that the observations of some rows have changed."""
         if len(rows):
             self._touch(rows, ())
 
     def snapshot(self) -> Cluster:
-        """The state now, as arrays that never change again. Costs nothing when nothing moved since the last one."""
+        """Return the current state as immutable arrays; free of cost if nothing has changed since the last call."""
         last = self._snapshot
         if last is not None and last.version == self.version:
             return last
-        values: dict[str, Any] = {name: _frozen(self._arrays[name][: len(self._names)].copy()) for name in self._moved}
-        if _INVENTORY & self._moved:
+        values: dict[str, Any] = {
+            name: _frozen(self._arrays[name][: len(self._names)].copy()) for name in self._changed
+        }
+        if OFFERED & self._changed:
             values |= self._derived()
-        self._moved = set()
+        self._changed = set()
         values |= {"version": self.version, "observed": None if self.observed is None else self.observed.current}
-        self._snapshot = Cluster(**values) if last is None else replace(last, **values)
+        self._snapshot = Cluster(**values) if last is None else last.changed(**values)
         return self._snapshot
 
     def _derived(self) -> dict[str, Any]:
-        """What is made of the inventory as a whole."""
+        """Return the fields derived from the whole inventory."""
         order = sorted(range(len(self._names)), key=self._names.__getitem__)
         tie_rank = np.empty(len(order), np.int32)
         tie_rank[order] = np.arange(len(order), dtype=np.int32)
@@ -462,7 +462,7 @@ class ClusterArrays:
         for name, field in _FIELDS.items():
             if axis in ("", field.columns):
                 self._arrays[name] = _grown(self._arrays[name], _size(field, self._shape), field.fill)
-        self._moved = set(_FIELDS)
+        self._changed = set(_FIELDS)
 
     def _write_offer(self, row: int, offer: NodeOffer) -> None:
         if len(offer.gpus) > self._shape["gpu"]:
@@ -498,18 +498,18 @@ class ClusterArrays:
             self._fill(row, name, [])
         for profile, count in offer.mig:
             self._arrays["mig_installed"][row, self._mig_idx[profile]] = min(count, _MAX_UNTRACKED)
-        self._moved = set(_FIELDS)  # of every array: a row may be new
+        self._changed = set(_FIELDS)  # all arrays, since the row may be new
         self.inventory_version += 1
         self._touch(row, ())
 
     def _fill(self, row: int, name: str, values: list[Any]) -> None:
-        """Write the first columns of a row, and empty the others."""
+        """Write the first columns of a row, and reset the others."""
         array = self._arrays[name]
         array[row] = _FIELDS[name].fill
         array[row, : len(values)] = values
 
     def _write(self, row: int, values: Mapping[str, int | list[int]]) -> None:
-        """Write a row of some arrays, where it has changed."""
+        """Write a row of some arrays, if changed."""
         changed = [name for name, value in values.items() if self._arrays[name][row].tolist() != value]
         for name in changed:
             self._arrays[name][row] = values[name]
@@ -517,12 +517,12 @@ class ClusterArrays:
             self._touch(row, changed)
 
     def _touch(self, rows: int | Rows, names: Iterable[str]) -> None:
-        """Say that some rows of these arrays have changed."""
+        """Note that rows of these arrays have changed."""
         self.version += 1
         self._arrays["row_version"][rows] = self.version
-        self._moved |= {"row_version", *names}
-        if not _INVENTORY.isdisjoint(names):
-            self._moved |= _INVENTORY  # together, so that an array of them tells whether any may be another
+        self._changed |= {"row_version", *names}
+        if not OFFERED.isdisjoint(names):
+            self._changed |= OFFERED  # together, so that the identity of one shows whether any has changed
 
 
 def _bounded(amount: int) -> int:

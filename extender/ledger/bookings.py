@@ -1,18 +1,17 @@
-"""What decisions do to the ledger: reservations, bindings under way, what became of them, and pod-group cycles that
-kube-scheduler takes back without a word.
+"""The ledger's operations for decisions: reservations, Bindings and their outcomes, and PodGroup scheduling cycles.
 
-For a PodGroup (`spec.schedulingGroup`) kube-scheduler calls filter for one member after another, in several topologies
-where it knows of any, and binds nobody before enough of them have a node. If they have not, everything is reverted, and
-no extender hears of it. So what is reserved for a member counts for the others of its gang, but as long as none of them
-is being bound it keeps nobody else from a node. It is given back
+For a PodGroup (`spec.schedulingGroup`) kube-scheduler calls filter for one member after another, for each topology
+domain if it knows any, and binds none before enough members have a node. Otherwise it reverts everything without
+calling extenders. So a member's reservation counts for the other members, but keeps no other pod from a node until a
+member is being bound. It is released
 
-- when a member is asked about once more: that is a new cycle, or another topology;
-- when another pod would be turned away for it. kube-scheduler asks about one pod at a time, so the gang's cycle is
-  over. It failed if a member was turned away; or else where kube-scheduler counts both pods' GPUs by itself, for it
-  would not offer a node that the gang is on its way to;
-- when nobody has asked for the gang for a while.
+- when kube-scheduler asks about a member again: that is a new cycle, or another topology domain;
+- when another pod would be rejected because of it. kube-scheduler schedules one pod at a time, so the gang's cycle is
+  over. It has failed if a member was rejected, or if kube-scheduler itself counts both pods' GPUs: it would not offer a
+  node that the gang is about to use;
+- when kube-scheduler has not asked about the gang for a while.
 
-Where that was wrong after all, the gang goes before those that its room was given to.
+If that was wrong, the gang takes precedence over the pods that its room was given to.
 """
 
 from collections import OrderedDict
@@ -22,55 +21,55 @@ from typing import Final
 
 from extender.core.resources.nodes import OF_CLAIMS, NodeReading
 from extender.kube import objects
-from extender.ledger.claims import Claim, ClaimState
+from extender.ledger.allocations import AllocationState, PodAllocation
 from extender.ledger.rows import NodeRows
 from extender.plugins.holdings import NOTHING, Holding
 from extender.plugins.pod_resources import read_compute
-from extender.plugins.pods import Reading, read_holdings
+from extender.plugins.pods import Holdings, read_holdings
 
 _QUIET_S: Final = 2.0
-"""Bindings begin some milliseconds after the last member was asked about."""
+"""Bindings begin some milliseconds after the filter call for the last member."""
 
 
 @dataclass(slots=True)
 class _Cycle:
-    """What a gang was told in its last cycle."""
+    """The last scheduling cycle of a gang."""
 
     asked_at: float = 0.0
-    """Monotonic time of the last question."""
+    """Monotonic time of the last filter call."""
     last: str = ""
-    """Member that was asked about last."""
+    """UID of the member of the last filter call."""
     asked: set[str] = field(default_factory=set)
-    """UIDs of the members asked about."""
+    """UIDs of the members with a filter call."""
     reserved: dict[str, bool] = field(default_factory=dict)
-    """UIDs that something is reserved for, and whether kube-scheduler counts it itself."""
+    """UIDs with a reservation, and whether kube-scheduler itself counts it."""
     is_binding: bool = False
-    """Whether a member is being bound: then the cycle was no failure."""
+    """Whether a member is being bound: then the cycle succeeded."""
     turned_away: set[str] = field(default_factory=set)
-    """UIDs of the members that found no node."""
+    """UIDs of the rejected members."""
     given_to: list[str] = field(default_factory=list)
     """UIDs of the pods that its room was given to."""
 
 
 class _Cycles:
-    """The cycles of late, by gang. Not thread-safe; every method returns at once."""
+    """The recent cycles by gang. Not thread-safe; no method blocks."""
 
     def __init__(self, release: Callable[[str], None]) -> None:
-        """`release` gives back what is reserved for a pod, by UID; what is bound or being bound it leaves alone."""
+        """`release` releases a pod's reservation by UID, but nothing that is bound or being bound."""
         self._release = release
-        self._cycles: OrderedDict[str, _Cycle] = OrderedDict()  # the one asked about last is last
+        self._cycles: OrderedDict[str, _Cycle] = OrderedDict()  # in the order of their last filter calls
         self._gang_of: dict[str, str] = {}  # by UID of a member
         self.num_given_back = 0
-        """Reservations given back because kube-scheduler seemed to have given the gang up."""
+        """Reservations released because kube-scheduler seemed to have given up the gang."""
 
     def __len__(self) -> int:
-        """How many gangs are remembered."""
+        """Number of remembered gangs."""
         return len(self._cycles)
 
     def ask(self, gang: str, uid: str, now: float) -> None:
-        """kube-scheduler asks about a member."""
+        """Note a filter call for a member."""
         cycle = self._cycles.setdefault(gang, _Cycle())
-        # A nominated node is asked about alone, then all are: that is one question.
+        # kube-scheduler asks about a nominated node alone, then about all: both belong to one cycle.
         if cycle.is_binding or (uid in cycle.asked and uid != cycle.last):
             self._forget(gang)
             cycle = self._cycles[gang] = _Cycle()
@@ -81,36 +80,38 @@ class _Cycles:
         self._gang_of[uid] = gang
 
     def turn_away(self, gang: str, uid: str) -> None:
-        """A member that was asked about has found no node."""
+        """Note that a member was rejected."""
         if gang in self._cycles:
             self._cycles[gang].turned_away.add(uid)
 
     def reserve(self, gang: str, uid: str, *, counted: bool) -> None:
-        """Something was reserved for a member; `counted`: kube-scheduler counts it itself."""
+        """Note a member's reservation; `counted`: kube-scheduler itself counts it."""
         if gang in self._cycles:
             self._cycles[gang].reserved[uid] = counted
 
     def begin_binding(self, uid: str) -> None:
-        """A pod is being bound: if it is a member, its gang was placed, and what is reserved for the others stays."""
+        """Note that a pod is being bound: if it is a member, the reservations of its gang stay."""
         cycle = self._cycles.get(self._gang_of.get(uid, ""))
         if cycle is not None:
             cycle.is_binding = True
 
-    def make_way(self, gang: str, uid: str, *, counted: bool) -> bool:
-        """Give back, for a pod that would be turned away, what gangs seem to have given up; whether there was any."""
+    def release_stale_gangs(self, gang: str, uid: str, *, counted: bool) -> bool:
+        """Release what other gangs seem to have given up, for a pod about to be rejected; return whether it did."""
         num_before = self.num_given_back
         for other, cycle in self._cycles.items():
             if other == gang or cycle.is_binding:
                 continue
-            is_over = bool(cycle.turned_away)
-            given = [held for held, is_counted in cycle.reserved.items() if is_over or (counted and is_counted)]
-            if given:
-                self._give_back(cycle, given)
+            has_failed = bool(cycle.turned_away)
+            released = [
+                member for member, is_counted in cycle.reserved.items() if has_failed or (counted and is_counted)
+            ]
+            if released:
+                self._give_back(cycle, released)
                 cycle.given_to.append(uid)
         return self.num_given_back > num_before
 
     def claim_back(self, uid: str) -> bool:
-        """For a member that is to be bound after all: take it from those it was given to; whether there were any."""
+        """Release, for a member to be bound after all, what its room was given to; return whether there was any."""
         cycle = self._cycles.get(self._gang_of.get(uid, ""))
         if cycle is None or not cycle.given_to:
             return False
@@ -120,7 +121,7 @@ class _Cycles:
         return True
 
     def expire(self, now: float) -> None:
-        """Give back what nobody has come for."""
+        """Forget the cycles that have been quiet for `_QUIET_S`."""
         while self._cycles:
             gang, cycle = next(iter(self._cycles.items()))
             if now < cycle.asked_at + _QUIET_S:
@@ -128,7 +129,7 @@ class _Cycles:
             self._forget(gang)
 
     def _forget(self, gang: str) -> None:
-        """The cycle is over."""
+        """End a gang's cycle, releasing its reservations unless a member is being bound."""
         cycle = self._cycles.pop(gang)
         if not cycle.is_binding:
             self._give_back(cycle, list(cycle.reserved))
@@ -144,172 +145,177 @@ class _Cycles:
 
 
 class Bookings:
-    """What is held for pods that were decided on. Not thread-safe; every method returns at once."""
+    """The allocations made by decisions. Not thread-safe; no method blocks."""
 
     def __init__(self, reading: NodeReading, reservation_ttl_s: float) -> None:
         self.rows = NodeRows(reading, reservation_ttl_s)
         """The nodes."""
-        self._claims = self.rows.claims
-        self._seen_pods: set[str] = set()  # those that the watch has told of, by UID
-        self._told: dict[str, Reading] = {}  # by pod with a node: what it said first
+        self._allocations = self.rows.allocations
+        self._seen_pods: set[str] = set()  # UIDs that the watch has reported
+        self._first_readings: dict[str, Holdings] = {}  # by UID: the first reading with a node
         self.cycles = _Cycles(self.release)
-        """What gangs were told that are not being bound yet."""
+        """The recent scheduling cycles of gangs."""
 
-    def claim(self, uid: str) -> Claim | None:
-        """What is held for a pod."""
-        return self._claims.get(uid)
+    def allocation(self, uid: str) -> PodAllocation | None:
+        """Return a pod's allocation."""
+        return self._allocations.get(uid)
 
     def reserve(
         self, uid: str, node: str, holding: Holding, now: float, *, cpu_milli: int = 0, memory_mib: int = 0
     ) -> None:
-        """Hold GPUs for a pod that was decided on, for the TTL; replaces an earlier reservation of the same pod.
+        """Reserve GPUs for a pod for the TTL, replacing its earlier reservation.
 
-        A pod that is bound or being bound keeps what it has. With CPU or memory the pod counts among the node's
-        requests from now on, as it will once the watch has told of it.
+        A pod that is bound or being bound keeps what it has. CPU and memory count among the node's requests from now
+        on, as they will once the watch has reported the pod.
         """
-        if self._claims.is_settled(uid):
+        if self._allocations.is_settled(uid):
             return
-        self._claims.drop(uid)
-        claim = Claim(uid, node, holding, ClaimState.RESERVED, now)
-        self._add(claim)
-        self._claims.begin_ttl(claim, now)
+        self._allocations.drop(uid)
+        allocation = PodAllocation(uid, node, holding, AllocationState.RESERVED, now)
+        self._add(allocation)
+        self._allocations.begin_ttl(allocation, now)
         if cpu_milli or memory_mib:
             self.rows.request(uid, node, cpu_milli, memory_mib)
 
     def reserve_as_written(self, pod: objects.Pod, node: str, now: float) -> None:
-        """Hold what is written on a pod without a node that it is to get of this one, as firmly as `make_firm` does."""
+        """Reserve the assignment written on an unbound pod, and pin it."""
         uid = pod.metadata.uid
-        if self._claims.is_settled(uid):
+        if self._allocations.is_settled(uid):
             return
-        self._claims.drop(uid)
-        told, _ = read_holdings(pod)
-        if told:
-            holding = told.on(self.rows.plugin_on(node))
-            self._add(Claim(uid, node, holding, ClaimState.RESERVED, now, told=told, firm=True))
+        self._allocations.drop(uid)
+        reading, _ = read_holdings(pod)
+        if reading:
+            holding = reading.on(self.rows.plugin_on(node))
+            self._add(PodAllocation(uid, node, holding, AllocationState.RESERVED, now, annotated=reading, pinned=True))
         self.rows.request(uid, node, *read_compute(pod.spec))
 
-    def make_firm(self, uid: str) -> None:
-        """A pod's reservation is being written on it, and stands until `release`, or until the pod has a node."""
-        claim = self._claims.get(uid)
-        if claim is not None and claim.state is ClaimState.RESERVED:
-            claim.firm = True
+    def pin(self, uid: str) -> None:
+        """Keep a pod's reservation until `release`, or until the pod has a node."""
+        allocation = self._allocations.get(uid)
+        if allocation is not None and allocation.state is AllocationState.RESERVED:
+            allocation.pinned = True
 
-    def assign_anew(self, uid: str, holding: Holding) -> None:
-        """What a bound pod of which nobody knew that is given of its node."""
-        claim = self._claims.get(uid)
-        if claim is not None and claim.state is ClaimState.BOUND:
-            claim.holding = claim.decided = holding
-            claim.anew = True
-            self.rows.write(claim.node)
+    def reassign(self, uid: str, holding: Holding) -> None:
+        """Assign GPUs of its node to a bound pod whose GPUs were unknown."""
+        allocation = self._allocations.get(uid)
+        if allocation is not None and allocation.state is AllocationState.BOUND:
+            allocation.holding = allocation.decided = holding
+            allocation.reassigned = True
+            self.rows.write(allocation.node)
 
     def release(self, uid: str) -> None:
-        """Give back what a pod has reserved; what is bound or being bound stays."""
-        if not self._claims.is_settled(uid):
+        """Release a pod's reservation; what is bound or being bound stays."""
+        if not self._allocations.is_settled(uid):
             self._end(uid)
 
     def is_reserved(self, uid: str, node: str) -> bool:
-        """Whether a pod's reservation on a node stands: whatever came to that node since leaves room for it."""
-        claim = self._claims.get(uid)
-        reserved = claim is not None and claim.state is ClaimState.RESERVED and claim.node == node
-        return reserved and self.rows.manifest(node) is not None and not self.rows.state_of(node).crowded
+        """Whether a pod's reservation on a node stands: the node exists and is not overbooked."""
+        held = self._allocations.get(uid)
+        reserved = held is not None and held.state is AllocationState.RESERVED and held.node == node
+        return reserved and self.rows.manifest(node) is not None and not self.rows.state_of(node).overbooked
 
     def renew(self, uid: str, node: str, now: float) -> bool:
-        """Begin the TTL of a pod's reservation on a node anew, if it stands; whether it does."""
+        """Renew the TTL of a pod's reservation on a node if it stands; return whether it does."""
         self._expire(now)
-        claim = self._claims.get(uid)
-        if claim is None or not self.is_reserved(uid, node):
+        allocation = self._allocations.get(uid)
+        if allocation is None or not self.is_reserved(uid, node):
             return False
-        self._claims.begin_ttl(claim, now)
+        self._allocations.begin_ttl(allocation, now)
         return True
 
-    def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> Claim:
-        """Hold GPUs for a pod while the API server is asked to bind it. The claim is the caller's to end."""
+    def begin_binding(self, uid: str, node: str, holding: Holding, now: float) -> PodAllocation:
+        """Hold GPUs for a pod while its Binding is sent. The caller has to call `end_binding`."""
         self.cycles.begin_binding(uid)
-        known = self._claims.get(uid)
+        known = self._allocations.get(uid)
         if known is not None and (known.node, known.holding) == (node, holding):
-            known.state, known.since, known.decided = ClaimState.BINDING, now, holding
+            known.state, known.since, known.decided = AllocationState.BINDING, now, holding
             return known
-        self._claims.drop(uid)
-        claim = Claim(uid, node, holding, ClaimState.BINDING, now, decided=holding)
-        self._add(claim)
-        return claim
+        self._allocations.drop(uid)
+        allocation = PodAllocation(uid, node, holding, AllocationState.BINDING, now, decided=holding)
+        self._add(allocation)
+        return allocation
 
-    def end_binding(self, claim: Claim, outcome: ClaimState | None, now: float) -> None:
-        """The API server has answered: BOUND, None for not bound, or UNDECIDED when nobody knows yet.
+    def end_binding(self, allocation: PodAllocation, outcome: AllocationState | None, now: float) -> None:
+        """Apply the outcome of a Binding: BOUND, None for not bound, or UNDECIDED while unknown.
 
-        What is undecided ends by a second call, which knows the node and not whose Binding it was. Where the watch has
-        told meanwhile of a pod that says something else, that counts if this Binding has failed.
+        An undecided one is ended by a second call, which knows the node but not whose Binding took effect. If this
+        Binding has failed and the watch has reported the pod meanwhile, what the pod says counts.
         """
-        if self.claim(claim.uid) is not claim or claim.state not in (ClaimState.BINDING, ClaimState.UNDECIDED):
+        if self.allocation(allocation.uid) is not allocation or allocation.state not in (
+            AllocationState.BINDING,
+            AllocationState.UNDECIDED,
+        ):
             return
-        told = self._told.get(claim.uid)
-        if outcome is None and told is None:
-            self._end(claim.uid)
+        reading = self._first_readings.get(allocation.uid)
+        if outcome is None and reading is None:
+            self._end(allocation.uid)
             return
         if outcome is None:
-            outcome, claim.decided, claim.told = ClaimState.BOUND, None, told
-        elif outcome is ClaimState.BOUND:
-            claim.disputed = claim.state is ClaimState.UNDECIDED
-        claim.state, claim.since = outcome, now
-        self._settle(claim)
+            outcome, allocation.decided, allocation.annotated = AllocationState.BOUND, None, reading
+        elif outcome is AllocationState.BOUND:
+            allocation.disputed = allocation.state is AllocationState.UNDECIDED
+        allocation.state, allocation.since = outcome, now
+        self._update(allocation)
 
-    def hold_as_read(self, pod: objects.Pod, now: float) -> Claim | None:
-        """Hold what a pod says that was read and has a node, UNDECIDED until the watch or a second look tells.
+    def hold_as_read(self, pod: objects.Pod, now: float) -> PodAllocation | None:
+        """Hold the assignment of a pod read with a node, UNDECIDED until the watch or a second read confirms it.
 
-        What was held for it on that node so far is held besides: it may be this process' own Binding, and its author
-        faster than its answer. None when it holds nothing, has ended, or the watch has told already.
+        What was held for it on that node stays held, too: this process's Binding may have taken effect and the author
+        edited the pod before the answer. Returns None when it holds nothing, has ended, or is known to be bound.
         """
         uid, node = pod.metadata.uid, pod.spec.node_name
-        known = self._claims.get(uid)
-        if not node or (known is not None and known.state is ClaimState.BOUND):
+        known = self._allocations.get(uid)
+        if not node or (known is not None and known.state is AllocationState.BOUND):
             return None
         if pod.finished:
             self._end(uid)
             return None
-        self._claims.drop(uid)
+        self._allocations.drop(uid)
         decided = known.decided if known is not None and known.node == node else None
-        told = self._told.get(uid) or read_holdings(pod)[0]
-        if not told and decided is None:
+        reading = self._first_readings.get(uid) or read_holdings(pod)[0]
+        if not reading and decided is None:
             return None
         disputed = decided is not None
-        claim = Claim(uid, node, NOTHING, ClaimState.UNDECIDED, now, decided=decided, told=told, disputed=disputed)
-        claim.holding = claim.holding_on(self.rows.plugin_on(node))
-        self._add(claim)
-        return claim
+        allocation = PodAllocation(
+            uid, node, NOTHING, AllocationState.UNDECIDED, now, decided=decided, annotated=reading, disputed=disputed
+        )
+        allocation.holding = allocation.holding_on(self.rows.plugin_on(node))
+        self._add(allocation)
+        return allocation
 
-    def _confirm(self, claim: Claim, pod: objects.Pod, reading: Reading, now: float) -> None:
-        """The watch tells for the first time that a pod has the node which this process has chosen for it."""
-        claim.pod = pod.key
-        claim.told = claim.told or reading
-        if claim.state is not ClaimState.BOUND:
-            same = claim.decided in (None, claim.told.on(self.rows.plugin_on(claim.node)))
-            if same or claim.state is ClaimState.UNDECIDED:
-                claim.state, claim.since = ClaimState.BOUND, now
-            claim.disputed = not same  # until the answer tells whose Binding that was, if it ever does
-        self._settle(claim)
+    def _confirm(self, allocation: PodAllocation, pod: objects.Pod, reading: Holdings, now: float) -> None:
+        """Note the watch's first report of a pod on the node that this process has chosen for it."""
+        allocation.pod = pod.key
+        allocation.annotated = allocation.annotated or reading
+        if allocation.state is not AllocationState.BOUND:
+            same = allocation.decided in (None, allocation.annotated.on(self.rows.plugin_on(allocation.node)))
+            if same or allocation.state is AllocationState.UNDECIDED:
+                allocation.state, allocation.since = AllocationState.BOUND, now
+            allocation.disputed = not same  # until the answer, if any, shows whose Binding it was
+        self._update(allocation)
 
-    def _settle(self, claim: Claim) -> None:
-        """Work out anew what a claim comes to."""
-        holding = claim.holding_on(self.rows.plugin_on(claim.node))
-        devices = self.rows.offer_of(claim.node).unit in OF_CLAIMS and claim.state is ClaimState.BOUND
-        if claim.told is not None and not claim.told and (devices or claim.decided is None):
-            self._claims.drop(claim.uid)  # devices of ResourceClaims are not the pod's
-        elif holding != claim.holding or self.rows.given.of(claim.node, claim.pod, claim.uid) is not None:
-            claim.holding = holding
-            self.rows.write(claim.node)
+    def _update(self, allocation: PodAllocation) -> None:
+        """Recompute what an allocation holds."""
+        node, holding = allocation.node, allocation.holding_on(self.rows.plugin_on(allocation.node))
+        devices = self.rows.offer_of(node).unit in OF_CLAIMS and allocation.state is AllocationState.BOUND
+        if allocation.annotated is not None and not allocation.annotated and (devices or allocation.decided is None):
+            self._allocations.drop(allocation.uid)  # ResourceClaims hold their devices, not the pod
+        elif holding != allocation.holding or self.rows.given.of(node, allocation.pod, allocation.uid) is not None:
+            allocation.holding = holding
+            self.rows.write(node)
 
     def _expire(self, now: float) -> None:
         self.cycles.expire(now)
-        for claim in self._claims.expired(now):
-            self._end(claim.uid)
+        for allocation in self._allocations.expired(now):
+            self._end(allocation.uid)
 
-    def _add(self, claim: Claim) -> None:
-        if claim.pod:
-            self.rows.given.meet(claim.node, claim.pod, claim.uid)
-        self._claims.add(claim)
+    def _add(self, allocation: PodAllocation) -> None:
+        if allocation.pod:
+            self.rows.given.note_pod(allocation.node, allocation.pod, allocation.uid)
+        self._allocations.add(allocation)
 
     def _end(self, uid: str) -> None:
-        """Nothing is held for a pod any more; one that the watch has not told of requests nothing, either."""
-        self._claims.drop(uid)
+        """Drop a pod's allocation, and its requests if the watch has not reported it."""
+        self._allocations.drop(uid)
         if uid not in self._seen_pods:
             self.rows.request(uid, "", 0, 0)

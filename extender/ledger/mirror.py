@@ -1,4 +1,4 @@
-"""The mirror of the cluster: nodes and pods feed the ledger, and anyone may ask how current it is."""
+"""The mirror of the cluster: watches of nodes and pods feed the ledger, and report how current it is."""
 
 import asyncio
 import logging
@@ -10,53 +10,53 @@ from typing import Any
 from extender.kube import objects
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.watches import BOUND_PODS, NODES, PAGE_SIZE, PODS, Feed, Reflector, ReflectorTimes, WatchHub
+from extender.ledger.bound_pods import BoundPods
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Tenants
 
 logger = logging.getLogger(__name__)
 
-_ASK_AGAIN_S = 15.0
-_OF_PODS = "mirror pods"
+_RETRY_S = 15.0
+_PODS_TASK = "mirror pods"
 _MAX_WATCH_S = 300.0
 
 
 @dataclass(eq=False)
 class _Nodes:
-    """Hands nodes on."""
+    """Feeds node changes to the ledger and the bound pods."""
 
     _ledger: Ledger
-    _tenants: Tenants
+    _bound_pods: BoundPods
 
     def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
         if new is not None:
-            self._tenants.upsert_node(new)
+            self._bound_pods.upsert_node(new)
             for warning in self._ledger.upsert_node(new):
                 logger.warning("node %s: %s", new.metadata.name, warning)
         elif old is not None:
             self._ledger.remove_node(old.metadata.name)
-            self._tenants.remove_node(old.metadata.name)
+            self._bound_pods.remove_node(old.metadata.name)
 
 
 @dataclass(eq=False)
 class _Pods:
-    """Hands pods with a node on."""
+    """Feeds changes of pods with a node to the ledger and the bound pods."""
 
     _ledger: Ledger
-    _tenants: Tenants
+    _bound_pods: BoundPods
     _clock: Callable[[], float]
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
         if new is not None:
-            self._tenants.upsert_pod(new)
+            self._bound_pods.upsert_pod(new)
             for warning in self._ledger.upsert_pod(new, self._clock()):
                 logger.warning("pod %s: %s", new.key, warning)
         elif old is not None:
             self._ledger.remove_pod(old.metadata.uid)
-            self._tenants.remove_pod(old.metadata.uid)
+            self._bound_pods.remove_pod(old.metadata.uid)
 
 
 class Mirror:
-    """Keeps a ledger current with an API server, from `start` to `stop`."""
+    """Mirrors nodes, pods and devices of an API server into a ledger, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -70,75 +70,77 @@ class Mirror:
         nodes_alone: bool = False,
         ignored_resources: Iterable[str] = (),
     ) -> None:
-        """With `nodes_alone` nothing is known of who holds what; `ignored_resources` as of `Tenants`."""
+        """With `nodes_alone` pods and devices are not mirrored; `ignored_resources` as in `BoundPods`."""
         self._transport = transport
         self._max_age_s = max_age_s
-        self.tenants = Tenants(ignored_resources)
-        """Who lives on which node."""
-        # A live watch is never silent for longer than a third of the age at which nothing is decided any more.
+        self.bound_pods = BoundPods(ignored_resources)
+        """The bound pods by node."""
+        # A live watch is never silent for longer than a third of the age at which Kerf stops deciding.
         times = times or ReflectorTimes(watch_timeout_s=min(max(max_age_s / 6, 1.0), _MAX_WATCH_S))
         self.hub = WatchHub(transport, clock, page_size=page_size, times=times)
-        """For others who listen to the same; what a mirror needs begins and ends with it."""
+        """The watches, shared with other subscribers."""
         self.tasks = self.hub.tasks
-        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants).changed)
+        self.hub.cache(NODES).subscribe(_Nodes(ledger, self.bound_pods).changed)
         self._reflectors: dict[str, Reflector[Any]] = {"nodes": self.hub.reflector(NODES)}
         if not nodes_alone:
-            pods = _Pods(ledger, self.tenants, clock)
-            self.hub.part(BOUND_PODS).subscribe(pods.changed, listed=ledger.keep_pods, stand_ins=True)
+            pods = _Pods(ledger, self.bound_pods, clock)
+            self.hub.group(BOUND_PODS).subscribe(pods.changed, on_list=ledger.keep_pods, stand_ins=True)
             self._reflectors["pods"] = self.hub.reflector(PODS)
-        # What these tell only ranks nodes: kube-scheduler allocates. They hold nothing up, and the API may be missing.
+        # These only rank nodes, since kube-scheduler allocates: they block nothing, and their API may be missing.
         stocks = () if nodes_alone else ledger.rows.stocks
         self._optional = {feed: self.hub.reflector(feed) for stock in stocks for feed in stock.feeds}
         for feed in self._optional:
             self.hub.cache(feed).subscribe(ledger.device_changed)
         self.running = False
-        """Whether it was started, and not stopped."""
+        """Whether it was started and not stopped."""
 
     def start(self) -> None:
-        """Begin to mirror, in the running event loop."""
+        """Start mirroring in the running event loop."""
         self.running = True
         self.hub.begin(NODES, "mirror nodes")
         if "pods" in self._reflectors:
-            self.hub.begin(PODS, _OF_PODS)
+            self.hub.begin(PODS, _PODS_TASK)
         self.tasks.begin("mirror devices", self._mirror_devices, needed=False)
 
     async def stop(self) -> None:
-        """End mirroring."""
+        """Stop mirroring."""
         await self.tasks.end()
         self.running = False
 
     @asynccontextmanager
     async def pods_held(self) -> AsyncIterator[None]:
-        """Take in nothing of pods meanwhile, and then all as they are at the end, however far the watch lags; begin to
-        mirror where that has not begun. For one at a time. Raises ClusterError, DecodeError."""
+        """Pause the pod watch, and list all pods again at the end, however far the watch lags.
+
+        Starts mirroring if not started yet. Not reentrant. Raises ClusterError, DecodeError.
+        """
         if self.running:
-            await self.tasks.end(_OF_PODS)
+            await self.tasks.end(_PODS_TASK)
         try:
             yield
             await self.hub.reflector(PODS).relist()
         finally:
             if self.running:
-                self.hub.begin(PODS, _OF_PODS)
+                self.hub.begin(PODS, _PODS_TASK)
         if not self.running:
             self.start()
 
     async def list_devices_again(self, feed: Feed[Any]) -> None:
-        """The same of objects of device plugins, once they are mirrored at all. Raises ClusterError, DecodeError."""
-        if (name := _work_on(feed)) in self.tasks.names:
+        """List the objects of a device plugin again, if they are mirrored. Raises ClusterError, DecodeError."""
+        if (name := _task_name(feed)) in self.tasks.names:
             await self.hub.list_again(feed, name, needed=False)
 
     async def _mirror_devices(self) -> None:
-        """Mirror the objects of device plugins, from when the API server serves them."""
+        """Mirror the objects of device plugins once the API server serves them."""
         waiting = list(self._optional)
         while waiting:
             served = {api: await self._serves(api) for api in {feed.served_at for feed in waiting}}
             for feed in [feed for feed in waiting if served[feed.served_at]]:
-                self.hub.begin(feed, _work_on(feed), needed=False)
+                self.hub.begin(feed, _task_name(feed), needed=False)
                 waiting.remove(feed)
-            await asyncio.sleep(_ASK_AGAIN_S if waiting else 0)
+            await asyncio.sleep(_RETRY_S if waiting else 0)
 
     async def _serves(self, api: str) -> bool:
-        """Whether an API is there; one that Kerf may not read is, and what mirrors it says so."""
+        """Whether an API is served. One that Kerf may not read counts as served; its reflector reports the error."""
         try:
             await self._transport.get(api)
         except ApiError as error:
@@ -149,20 +151,20 @@ class Mirror:
 
     @property
     def num_lists(self) -> int:
-        """Complete lists made since the start, nodes and pods together."""
+        """Complete lists of nodes and pods since the start."""
         return sum(reflector.num_lists for reflector in self._reflectors.values())
 
     @property
     def num_unread(self) -> int:
-        """Objects set aside because they can't be read, counted each time that they came."""
+        """Objects skipped because they can't be decoded, counted at each receipt."""
         return sum(reflector.num_unread for reflector in (*self._reflectors.values(), *self._optional.values()))
 
     def age_s(self) -> float:
-        """Seconds since the API server has last told how nodes and pods are, both of them; inf before it first did."""
+        """Return the seconds since both nodes and pods were last known to be current, inf before the first lists."""
         return max(reflector.age_s() for reflector in self._reflectors.values())
 
     def fault(self) -> str:
-        """Why nothing may be decided from the mirror now, "" when it is fit for use."""
+        """Return why nothing may be decided on the mirror now, "" when it is usable."""
         if stopped := self.tasks.fault():
             return stopped
         for name, reflector in self._reflectors.items():
@@ -175,5 +177,5 @@ class Mirror:
         return ""
 
 
-def _work_on(feed: Feed[Any]) -> str:
+def _task_name(feed: Feed[Any]) -> str:
     return f"mirror {feed.name}"

@@ -16,7 +16,7 @@ _MAX_NAMESPACES: Final = 100
 
 
 def queue_metrics(queue: QueueController) -> Iterator[Metric]:
-    """What waits, and what became of what was let go."""
+    """Waiting pods, and the outcomes of released ones."""
     counts, waiting = queue.counts, queue.backlog.waiting()
     yield gauge("kerf_queue_waiting", "Pods waiting behind the gate.", len(waiting))
     yield gauge("kerf_queue_opened", "Released pods without a node yet.", len(queue.backlog.opened()))
@@ -32,18 +32,18 @@ def queue_metrics(queue: QueueController) -> Iterator[Metric]:
     yield counter("kerf_queue_failed_open", "Gates opened because the pod had waited too long.", counts.failed_open)
     evicted = queue.gang_eviction.num_evicted + queue.preempted_gangs.num_evicted
     yield counter("kerf_queue_evicted", "Pods evicted because their gang was incomplete.", evicted)
-    told = "Pods that opted in to the queue and came without its gate, because the webhook was not asked in time."
-    yield counter("kerf_queue_passed", told, queue.passed.num_passed)
+    description = "Pods that opted in to the queue but have no gate, because the webhook was not called in time."
+    yield counter("kerf_queue_passed", description, queue.passed.num_passed)
     yield counter("kerf_queue_errors", "Failed rounds and writes.", counts.errors)
     skipped = Counts(reason.code.cause for entry in waiting if (reason := entry.skips.reason) is not None)
     values = {cause.value: skipped[cause] for cause in Cause}
-    yield by_label(GaugeMetricFamily, "kerf_queue_skipped", "Pods passed over, by reason.", "why", values)
+    yield by_label(GaugeMetricFamily, "kerf_queue_skipped", "Pods skipped, by reason.", "why", values)
 
 
 def pending_metrics(waitlist: Waitlist) -> Iterator[Metric]:
-    """How long pods that ask for GPUs have been without a node, in the namespaces that have waited longest."""
+    """The age of pending GPU pods, in the namespaces with the oldest."""
     longest = dict(nlargest(_MAX_NAMESPACES, waitlist.longest().items(), key=lambda item: item[1]))
-    told = "Age of the oldest pod that asks for GPUs and has no node, in seconds."
-    yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", told, "namespace", longest)
-    told = "Pods that ask for GPUs and are held by the queue's gate while the queue is off."
-    yield gauge("kerf_unattended_gates", told, waitlist.num_unattended())
+    description = "Age of the oldest pending GPU pod, in seconds."
+    yield by_label(GaugeMetricFamily, "kerf_pending_longest_seconds", description, "namespace", longest)
+    description = "GPU pods held by the queue's gate while the queue is off."
+    yield gauge("kerf_unattended_gates", description, waitlist.num_unattended())

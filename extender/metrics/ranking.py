@@ -9,7 +9,7 @@ from extender.ranking.service import LearnedRank
 
 
 def rank_metrics(rank: LearnedRank) -> Iterator[Metric]:
-    """The value net, its prices and the mix of pods."""
+    """The learned model, its prices and the mix of pods."""
     priced = rank.priced
     serves = not rank.why_not
     yield gauge("kerf_model_loaded", "1 if a model is loaded.", rank.model is not None)

@@ -1,4 +1,4 @@
-"""Kerf's own Prometheus metrics: counters of the verbs, and functions of other rooms that are read at each scrape."""
+"""Kerf's own Prometheus metrics: counters of the verbs, and functions of other packages called at each scrape."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -25,7 +25,7 @@ class _Read(Collector):
 
 
 class Metrics:
-    """Counters and histograms of the verbs; what the cluster looks like is read when Prometheus asks."""
+    """Counters and histograms of the verbs; other metrics are read at each scrape."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each counter and histogram
@@ -40,14 +40,14 @@ class Metrics:
         count = partial(Counter, registry=self.registry)
         self.decisions = count("kerf_decisions", "Filter decisions by verdict.", ["verdict"])
         self.rejections = count("kerf_rejections", "Pods that fit on no node, by the most common reason.", ["reason"])
-        self.bad_requests = count("kerf_bad_requests", "Pods whose GPU request can't be understood.")
+        self.bad_requests = count("kerf_bad_requests", "Pods with an invalid GPU request.")
         self.preemptions = count(
             "kerf_preemption_candidates", "Nodes proposed for preemption, by verdict.", ["verdict"]
         )
         self.spared_victims = count("kerf_spared_victims", "Proposed victims that need not be evicted.")
         self.binds = count("kerf_binds", "Pods bound.")
         self.failed_binds = count("kerf_failed_binds", "Bindings that failed.")
-        # Series that begin at 0: of one that begins with its first event, no rate tells of that.
+        # Series start at 0: if one started with its first event, rates would miss that event.
         for counted, values in (
             (self.decisions, ("placed", "rejected", "skipped")),
             (self.rejections, [name.lower() for name in TABLE.names]),
@@ -71,17 +71,17 @@ class Metrics:
         return generate_latest(self.registry)
 
     def add(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """More metrics: worked out whenever Prometheus asks, so that they cost a decision nothing."""
+        """Add metrics that are computed at each scrape, so that decisions stay fast."""
         self.registry.register(_Read(read))
 
 
 def gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
-    """What may go up and down."""
+    """A gauge: a value that may go up and down."""
     return GaugeMetricFamily(name, documentation, value=float(value))
 
 
 def counter(name: str, documentation: str, value: float) -> CounterMetricFamily:
-    """What only grows while the process runs; Prometheus knows it as `NAME_total`."""
+    """A counter, which only grows while the process runs; Prometheus names it `NAME_total`."""
     return CounterMetricFamily(name, documentation, value=float(value))
 
 
@@ -92,7 +92,7 @@ def by_label(
     label: str,
     values: Mapping[str, float],
 ) -> Metric:
-    """A metric with one value for each of a label's."""
+    """A metric with one label and a number for each of its values."""
     family = kind(name, documentation, labels=[label])
     for value, number in values.items():
         family.add_metric([value], float(number))

@@ -12,13 +12,13 @@ from extender.telemetry.unmanaged_use import UnmanagedWatch
 
 
 def telemetry_metrics(observer: Observer, unmanaged: UnmanagedWatch) -> Iterator[Metric]:
-    """How reading goes, and what it shows that nobody booked; none of a standby, which reads nothing."""
+    """The state of telemetry, and unmanaged use of GPUs; none on a standby, which reads no telemetry."""
     status = observer.status
     if status.state is State.STANDBY:
         return
     nodes = {state.name.lower(): observer.num_nodes(state) for state in SampleState}
-    told = "Nodes with GPUs, by the state of their samples."
-    yield by_label(GaugeMetricFamily, "kerf_telemetry_nodes", told, "state", nodes)
+    description = "Nodes with GPUs, by the state of their samples."
+    yield by_label(GaugeMetricFamily, "kerf_telemetry_nodes", description, "state", nodes)
     yield gauge("kerf_telemetry_up", "1 if the last refresh succeeded.", status.state is State.OK)
     yield gauge("kerf_telemetry_age_seconds", "Seconds since the last successful refresh.", observer.age_s())
     yield counter("kerf_telemetry_refreshes", "Successful refreshes.", status.num_refreshes)

@@ -1,4 +1,4 @@
-"""Metrics of what is booked, used and cut up, worked out at scrape time."""
+"""Metrics of booked, used and fragmented GPUs, computed at scrape time."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -18,7 +18,7 @@ _UNKNOWN_MODEL: Final = "unknown"
 def usage_metrics(
     cluster: Cluster, status: Mapping[str, Any], num_live_views: int, stranding: Stranding | None = None
 ) -> Iterator[Metric]:
-    """Gauges of the cluster's GPUs, and of who ranks them; of what is stranded only where this process counts it."""
+    """Gauges of the cluster's GPUs, and the policy; stranded capacity only if this process counts it."""
     info = {name: str(status[name]) for name in ("version", "mode", "policy")}
     yield InfoMetricFamily("kerf", "Version, mode and default policy.", info)
     yield gauge("kerf_live_views", "Open pages.", num_live_views)
@@ -32,17 +32,17 @@ def usage_metrics(
     if totals["gpusStranded"] is not None:
         stranded.add_metric([], totals["gpusStranded"])
     yield stranded
-    yield gauge("kerf_gpu_units_cut", "GPUs, or time slices, that are free on nodes of which others are in use.", cut)
+    yield gauge("kerf_gpu_units_cut", "GPUs, or time slices, that are free on partly used nodes.", cut)
     ratio = cut / free if free else 0.0
-    told = "Those as a fraction of all that are free; kerf_gpus_stranded says what of the free GPUs is of no use."
-    yield gauge("kerf_gpu_fragmentation_ratio", told, ratio)
-    yield gauge("kerf_gpus_unhealthy", "GPUs never given out because they are unhealthy.", totals["unhealthy"])
+    description = "kerf_gpu_units_cut as a fraction of all free units; kerf_gpus_stranded counts unusable ones."
+    yield gauge("kerf_gpu_fragmentation_ratio", description, ratio)
+    yield gauge("kerf_gpus_unhealthy", "GPUs never allocated because they are unhealthy.", totals["unhealthy"])
     yield from _of_models(cluster, figures)
     yield from _used(cluster)
 
 
 def _of_models(cluster: Cluster, figures: Figures) -> Iterator[Metric]:
-    """GPUs by model; a node of several counts as its first."""
+    """GPUs by model; a node with several models counts as its first."""
     installed = (cluster.gpu_model >= 0).sum(axis=1)
     names = [model.name or _UNKNOWN_MODEL for model in cluster.models]
     first = cluster.gpu_model[:, 0]
@@ -59,7 +59,7 @@ def _of_models(cluster: Cluster, figures: Figures) -> Iterator[Metric]:
 
 
 def _used(cluster: Cluster) -> Iterator[Metric]:
-    """What samples tell, beside what is booked of the same."""
+    """Memory and load from samples, with booked memory for comparison."""
     installed = cluster.gpu_model >= 0
     memory = GaugeMetricFamily("kerf_gpu_memory_mib", "GPU memory by state, in MiB.", labels=["state"])
     memory.add_metric(["installed"], int(cluster.gpu_memory_mib[installed].sum()))

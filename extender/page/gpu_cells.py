@@ -1,4 +1,4 @@
-"""Each GPU as a cell of the cluster map: how much of it is booked and used, and what is odd about it."""
+"""The cells of the cluster map: bookings, use and marks of each GPU."""
 
 from enum import IntFlag
 
@@ -10,28 +10,28 @@ from extender.core.observations import SampleState
 from extender.core.occupancies import ObservedRules, faulty, unaccounted_mib
 
 _UNKNOWN = -1
-"""Used percent of a GPU that no fresh sample tells of."""
+"""Used percent of a GPU without fresh samples."""
 
 
 class Mark(IntFlag):
-    """What is odd about a GPU."""
+    """Special states of a GPU."""
 
     ERROR = 1
-    """Unhealthy, or its samples tell of a fault."""
+    """Unhealthy, or faulty according to its samples."""
     FRAGMENT = 2
-    """Idle, on a node of which others are in use."""
+    """Idle, on a partly used node."""
     STALE = 4
     """Its node's samples are too old to count."""
     UNMANAGED = 8
-    """Memory is in use that nobody booked."""
+    """Has memory in use that is not booked."""
     UNINDEXED = 16
-    """Stands for what is held on the node's GPUs, nobody knows on which."""
+    """Represents units that are held on unknown GPUs of the node."""
     RESERVED = 32
     """Held for a pod that is not bound yet."""
 
 
 def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:
-    """(R, G, 3) booked percent, used percent or UNKNOWN, and Marks of each GPU slot of R rows; zeros where none is."""
+    """(R, G, 3) booked percent, used percent or `_UNKNOWN`, and Marks of each GPU slot of R rows; 0 for empty slots."""
     installed, healthy, memory_mib, free_milli, free_mib, untracked, per_gpu, slices = (
         array[rows]
         for array in (
@@ -41,7 +41,7 @@ def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:
         )
     )
     idle = healthy & (free_milli == WHOLE_MILLI) & (free_mib == memory_mib)
-    # Units of unknown index are shown on the first idle GPUs: the sum is right, of the place the mark tells.
+    # Units of unknown index are shown on the first idle GPUs, with a mark: their sum is right, their place is not.
     left = np.where(idle, np.maximum(per_gpu[:, None] - slices, 0), 0)
     hidden = (untracked - slices.sum(axis=1))[:, None] - (np.cumsum(left, axis=1) - left)
     unindexed = np.clip(hidden, 0, left) / per_gpu[:, None]
@@ -63,6 +63,6 @@ def cells(cluster: Cluster, rows: Rows, rules: ObservedRules) -> Longs:
         marks |= np.where(beyond, Mark.UNMANAGED, 0) | np.where(faulty(cluster, rows, rules), Mark.ERROR, 0)
         marks |= np.where(observed.state[rows] == SampleState.STALE, Mark.STALE, 0)[:, None]
     percent = np.where(healthy, np.rint(100 * booked), 0).astype(np.int64)
-    told = np.stack([percent, used, marks], axis=2)
-    result: Longs = np.where(installed[:, :, None], told, 0).astype(np.int64)
+    stacked = np.stack([percent, used, marks], axis=2)
+    result: Longs = np.where(installed[:, :, None], stacked, 0).astype(np.int64)
     return result

@@ -1,4 +1,4 @@
-"""The pages: `/` with the live stream that fills it, and `/docs`, the HTTP API. Nothing is loaded from elsewhere."""
+"""The pages: `/` with its event stream, and `/docs` for the HTTP API. Nothing is loaded from other hosts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,14 @@ from extender.page.stream import Streams
 
 _FOLDER: Final = Path(__file__).parent / "static"
 _SWAGGER_UI: Final = ("fastapi_offline", "static")
-"""The package, and its folder, that carries Swagger UI's script and style sheet."""
-# Nothing from elsewhere, and no script but these files: what pods say is shown as text whatever it is.
+"""Package and folder with Swagger UI's script and style sheet."""
+# Nothing from other hosts, and no scripts but these files: pods' texts can't become scripts.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS: Final = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
-# Swagger UI writes styles into its elements, and its style sheet holds its icons.
+# Swagger UI sets styles on its elements, and its style sheet contains icons.
 _API_HEADERS: Final = _HEADERS | {
     "content-security-policy": _POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'").replace(
         "img-src 'self'", "img-src 'self' data:"
@@ -36,7 +36,7 @@ class _Files(StaticFiles):
 
 
 def install_page(app: FastAPI, streams: Streams, panels: Mapping[str, Path]) -> None:
-    """Give the app the pages, their files and the stream; `panels` are folders of parts by name, in each `panel.js`."""
+    """Add the pages, their files and the event stream; `panels` are folders of parts, by name, with a `panel.js`."""
     names = sorted(panels)
     for name in names:
         app.mount(f"/page/parts/{name}", _Files(directory=panels[name]))
@@ -67,5 +67,5 @@ def install_page(app: FastAPI, streams: Streams, panels: Mapping[str, Path]) -> 
         },
     )
     async def live(request: Request) -> Response:
-        """What the page shows, as server-sent events: all nodes first, then changes."""
+        """The page's data as server-sent events: all nodes first, then changes."""
         return streams.open(request.headers.get("last-event-id", ""))

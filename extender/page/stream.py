@@ -1,8 +1,8 @@
-"""The cluster live, as server-sent events: everything once, and from then on what has changed.
+"""The cluster as server-sent events: everything once, then changes.
 
-Nothing is queued for anybody. What to send next is worked out from the cluster as it is once the client has taken what
-was sent before: a slow client hears of fewer, larger changes, one that takes nothing for a while is let go, and one
-that comes back names the last event it has (`Last-Event-ID`) and hears of what changed since.
+Nothing is queued. Each event is made from the current cluster once the client has received the one before: slow clients
+get fewer and larger changes, and stalled ones are disconnected. A client that reconnects sends `Last-Event-ID` and gets
+the changes since.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from extender.page.view import PageView
 
 _MAX_STREAMS: Final = 32
 _HEARTBEAT_S: Final = 5.0
-"""So often a page hears something, by which it knows that what it shows is how things are."""
+"""A page gets an event at least this often, and so knows that it is current."""
 _NODES_PER_EVENT: Final = 100
-"""So few that working an event out holds kube-scheduler's calls up by about half a millisecond."""
+"""Limits the time for which an event delays kube-scheduler's calls to about half a millisecond."""
 _MAX_EVENTS_KEPT: Final = 128
-"""For other clients: about 20 KB each."""
+"""Events kept for other clients, about 20 KB each."""
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
@@ -37,12 +37,12 @@ _HEADERS: Final = [
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """How far a client has been told; as text the id of an event."""
+    """A client's position in the stream; as text, the id of an event."""
 
     run: str
-    """Of the process: versions of another one mean nothing."""
+    """Identifies the process: versions of other processes don't count."""
     version: int = -1
-    """Of the cluster."""
+    """Version of the cluster."""
     decision: int = 0
     """Number of the newest decision."""
 
@@ -67,7 +67,7 @@ class Streams:
         """Streams open now."""
 
     def open(self, last_event_id: str) -> Response:
-        """A stream that goes on after an event, or begins anew; 503 when too many are open."""
+        """A stream that continues after an event or starts over; 503 if too many are open."""
         if self.num_open >= _MAX_STREAMS:
             return Response("too many live views are open\n", 503, {"retry-after": "30"}, "text/plain")
         return _Stream(self, self._position(last_event_id))
@@ -78,65 +78,65 @@ class Streams:
         if run == self._run and _NUMBERS.fullmatch(rest):
             position = _Position(run, int(version), int(decision))
             if position.version <= self._cluster().version and position.decision <= self.view.num_decisions:
-                return position  # one that this process has given
+                return position  # issued by this process
         return _Position(self._run)
 
     async def send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:
-        """Send until the client has gone, or the service stops. Raises TimeoutError when the client takes nothing."""
+        """Send until the client is gone or the service stops. Raises TimeoutError if the client stalls."""
         self.num_open += 1
         try:
             await self._send(position, send, gone)
         finally:
             self.num_open -= 1
-            if not self.num_open:  # nothing is kept for nobody
+            if not self.num_open:
                 self._seen = None
                 self._made.clear()
 
     async def _send(self, position: _Position, send: Send, gone: asyncio.Event) -> None:
 
-        async def patiently(message: Message) -> None:
+        async def send_in_time(message: Message) -> None:
             async with asyncio.timeout(self._stall_s):
                 await send(message)
 
-        await patiently({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        told: dict[str, Any] = {}
+        await send_in_time({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        sections: dict[str, Any] = {}
         num_quiet = 0
         while not gone.is_set() and not self._draining():
             if position.version < 0:
-                await patiently(_event("begin", {}))
-            position, moved = await self._tell_nodes(position, patiently)
-            position, tick, told = self._changes(position, told)
+                await send_in_time(_event("begin", {}))
+            position, moved = await self._send_nodes(position, send_in_time)
+            position, tick, sections = self._changes(position, sections)
             num_quiet += 1
             if moved or tick:
-                await patiently(_event("tick", tick, str(position)))
+                await send_in_time(_event("tick", tick, str(position)))
                 num_quiet = 0
             elif num_quiet * self._tick_s >= _HEARTBEAT_S:
-                await patiently(_event("still", {}))
+                await send_in_time(_event("still", {}))
                 num_quiet = 0
             await until_set(gone, self._tick_s)
         if not gone.is_set():
-            await patiently({"type": "http.response.body", "body": b"", "more_body": False})
+            await send_in_time({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _tell_nodes(self, position: _Position, send: Send) -> tuple[_Position, bool]:
-        """Send the nodes that changed, a few at a time; whether any did."""
+    async def _send_nodes(self, position: _Position, send: Send) -> tuple[_Position, bool]:
+        """Send the changed nodes, a few at a time. Returns the new position, and whether any changed."""
         cluster = self._cluster()
         if cluster.version <= position.version:
             return position, False
         rows = np.flatnonzero(cluster.row_version > position.version)
         for begin in range(0, len(rows), _NODES_PER_EVENT):
             await send(self._nodes_event(position.version, cluster, rows[begin : begin + _NODES_PER_EVENT]))
-            await asyncio.sleep(0)  # whoever else wants the loop goes first
+            await asyncio.sleep(0)  # yield to the event loop
         return msgspec.structs.replace(position, version=cluster.version), True
 
     def _cluster(self) -> Cluster:
-        """The cluster at most one tick ago, the same for all clients: what changed is then the same for all, too."""
+        """The cluster, at most one tick old and the same for all clients, so that they share events."""
         now = self.view.clock()
         if self._seen is None or now - self._seen[0] >= self._tick_s:
             self._seen = now, self.view.cluster()
         return self._seen[1]
 
     def _nodes_event(self, since: int, cluster: Cluster, rows: Rows) -> Message:
-        """Some of the rows that changed after a version; made once for all clients that were told of that version."""
+        """An event with some of the rows that changed after a version; shared by clients at that version."""
         key = since, cluster.version, int(rows[0])
         event = self._made.get(key)
         if event is None:
@@ -145,10 +145,10 @@ class Streams:
                 self._made.popitem(last=False)
         return event
 
-    def _changes(self, position: _Position, told: dict[str, Any]) -> tuple[_Position, dict[str, Any], dict[str, Any]]:
-        """Sections that differ from those told, decisions that are new, and where that leads."""
+    def _changes(self, position: _Position, sent: dict[str, Any]) -> tuple[_Position, dict[str, Any], dict[str, Any]]:
+        """The new position, the changed sections with new decisions, and all sections."""
         sections = self.view.sections()
-        tick = {key: value for key, value in sections.items() if told.get(key) != value}
+        tick = {key: value for key, value in sections.items() if sent.get(key) != value}
         if decisions := self.view.decisions(position.decision):
             tick["decisions"] = decisions
             position = msgspec.structs.replace(position, decision=decisions[-1]["number"])
@@ -156,7 +156,7 @@ class Streams:
 
 
 class _Stream(Response):
-    """The answer that does not end."""
+    """A response that does not end."""
 
     def __init__(self, streams: Streams, position: _Position) -> None:
         super().__init__(media_type="text/event-stream")
@@ -169,7 +169,7 @@ class _Stream(Response):
         try:
             await self._streams.send(self._position, send, gone)
         except TimeoutError:
-            return  # it takes nothing; the server closes a connection whose answer is not whole
+            return  # the server closes connections with an incomplete response
         finally:
             watch.cancel()
 
@@ -182,7 +182,7 @@ async def _watch(receive: Receive, gone: asyncio.Event) -> None:
 
 def _event(kind: str, data: Any, event_id: str = "") -> Message:
     head = f"id: {event_id}\n" if event_id else ""
-    content = msgspec.json.encode(data)  # a line break in a text is an escape in JSON
+    content = msgspec.json.encode(data)  # JSON escapes line breaks
     return _body(b"%bevent: %b\ndata: %b\n\n" % (head.encode(), kind.encode(), content))
 
 

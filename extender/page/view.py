@@ -1,7 +1,4 @@
-"""What the page shows: nodes with their GPUs, decisions, and the sections that panels name.
-
-Only read, and only while somebody looks.
-"""
+"""The page's data: nodes with their GPUs, decisions, and the sections of panels. Read only while a page is open."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,20 +15,20 @@ from extender.page.gpu_cells import Mark, cells
 from extender.scheduling.placer import Placement, Placer
 
 _MAX_DECISIONS: Final = 50
-_WORTH_S: Final = 0.9
-"""For so long what was worked out for one client does for another."""
+_MAX_AGE_S: Final = 0.9
+"""Time for which sections are shared between clients, in seconds."""
 
 
 @dataclass
 class PageView:
-    """Reads the parts of a running service."""
+    """Reads the page's data from the parts of a running service."""
 
     ledger: Ledger
     placer: Placer
     rejections: RejectionLog
     rules: ObservedRules
     panels: Mapping[str, Callable[[], Any]]
-    """By name, what a panel shows; told whenever it has changed."""
+    """Functions that return the sections of panels, by name; a section is sent when it changes."""
     clock: Callable[[], float]
     devices: DeviceViews
     _sections: tuple[float, dict[str, Any]] = float("-inf"), {}
@@ -41,18 +38,18 @@ class PageView:
         return self.ledger.snapshot(self.clock())
 
     def nodes(self, cluster: Cluster, rows: Rows) -> list[dict[str, Any]]:
-        """R nodes; of a row that is free by now only its number, with no name."""
+        """R nodes as JSON data; a row without a node has only its number and an empty name."""
         of_gpus, installed = cells(cluster, rows, self.rules), (cluster.gpu_model[rows] >= 0).sum(axis=1).tolist()
-        told: list[dict[str, Any]] = []
+        nodes: list[dict[str, Any]] = []
         for row, num_gpus, gpus in zip(rows.tolist(), installed, of_gpus.tolist(), strict=True):
             name = cluster.node_names[row]
             if not name:
-                told.append({"row": row, "node": ""})
+                nodes.append({"row": row, "node": ""})
                 continue
             observed = cluster.observed
             for index in self.ledger.rows.reserved_gpus(name).intersection(range(num_gpus)):
                 gpus[index][2] |= Mark.RESERVED
-            told.append(
+            nodes.append(
                 {
                     "row": row,
                     "node": name,
@@ -66,34 +63,34 @@ class PageView:
                     **self._devices(name),
                 }
             )
-        return told
+        return nodes
 
     def _reserved(self, node: str) -> dict[str, Any]:
-        """How many of its GPUs are held for pods that are not bound yet, where there are any."""
-        found = self.ledger.rows.num_reserved(node)
-        return {"gpusReserved": round(found, 3)} if found else {}
+        """The number of a node's GPUs that are held for unbound pods, if any."""
+        reserved = self.ledger.rows.num_reserved(node)
+        return {"gpusReserved": round(reserved, 3)} if reserved else {}
 
     def _devices(self, node: str) -> dict[str, Any]:
-        """What is free of the devices that Kerf allocates, and how many pools have faults, where there is something."""
-        told = {"free": self.devices.free_words(node), "faults": len(self.devices.faults(node))}
-        return {name: value for name, value in told.items() if value}
+        """The free devices that Kerf allocates, and the number of pools with faults, if any."""
+        devices = {"free": self.devices.free_words(node), "faults": len(self.devices.faults(node))}
+        return {name: value for name, value in devices.items() if value}
 
     def sections(self) -> dict[str, Any]:
-        """What the panels show; a moment later the same does for another client."""
+        """The sections of panels, at most `_MAX_AGE_S` old."""
         at, made = self._sections
         now = self.clock()
-        if now - at >= _WORTH_S:
+        if now - at >= _MAX_AGE_S:
             made = {name: read() for name, read in self.panels.items()}
             self._sections = now, made
         return made
 
     @property
     def num_decisions(self) -> int:
-        """Made so far: the number of the newest."""
+        """Number of decisions so far, which is the number of the newest."""
         return self.placer.decided.num_made
 
     def decisions(self, after: int) -> list[dict[str, Any]]:
-        """The newest decisions that are kept, oldest first, numbered in the order of their making."""
+        """The newest kept decisions after a number, oldest first."""
         return [self._decision(number, kept) for number, kept in self.placer.decided.after(after)[-_MAX_DECISIONS:]]
 
     def _decision(self, number: int, kept: Placement) -> dict[str, Any]:
@@ -111,11 +108,11 @@ class PageView:
 
 
 def _kinds(cluster: Cluster, row: int) -> dict[str, Any]:
-    """What is particular about a node: time slices of each GPU, MIG devices (installed, free), if it is set aside."""
+    """Special properties of a node: time slices per GPU, MIG devices (installed, free), whether it is quarantined."""
     mig = zip(cluster.mig_profiles, cluster.mig_installed[row].tolist(), cluster.mig_free[row].tolist(), strict=True)
-    told = {
+    kinds = {
         "slices": int(cluster.units_per_gpu[row]) if GpuUnit(int(cluster.unit[row])) in SLICES else 0,
         "mig": [[profile, installed, free] for profile, installed, free in mig if installed],
         "setAside": bool(cluster.set_aside[row]),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in kinds.items() if value}

@@ -1,6 +1,6 @@
-"""Kerf's parts: a folder each, and a line here. What is taken off here, with its folder, is gone: Kerf runs without it.
+"""Kerf's optional parts, a folder and a line below each. Kerf runs without a part whose folder and line are removed.
 
-What a part is stands in `extender.settings.parts`, what it may bring in `extender.api.contributions`.
+`extender.settings.parts` defines a part, `extender.api.contributions` what a part may contribute.
 """
 
 NAMES = (

@@ -1,6 +1,6 @@
-"""What a pod wants of its node beside CPU, memory and GPUs: other resources, host ports, and rules about other pods.
+"""A pod's demands beside CPU, memory and GPUs: extended resources, host ports, pod affinity and topology spread.
 
-As kube-scheduler's plugins NodeResourcesFit, NodePorts, InterPodAffinity and PodTopologySpread take it
+Semantics follow kube-scheduler's plugins NodeResourcesFit, NodePorts, InterPodAffinity and PodTopologySpread
 (`pkg/scheduler/framework/plugins` of kubernetes 1.37).
 """
 
@@ -8,27 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - how kube-scheduler names a host port on every address
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - kube-scheduler's value for a host port on all addresses
 Labels = Mapping[str, str]
 
 
 class HostPort(NamedTuple):
-    """A port of the node itself."""
+    """A host port: protocol, number and host IP."""
 
     protocol: str
     number: int
     address: str = ANY_ADDRESS
 
 
-class Condition(NamedTuple):
-    """Of a label: In, NotIn, Exists or DoesNotExist."""
+class LabelRequirement(NamedTuple):
+    """A label selector requirement: In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
 
     def holds(self, labels: Labels, *, unknown: bool = False) -> bool:
-        """Whether labels keep to it; `unknown` is the answer where nobody knows the operator."""
+        """Whether labels match; `unknown` is the result for an unknown operator."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -41,64 +41,66 @@ class Condition(NamedTuple):
         return unknown
 
 
-Selector = tuple[Condition, ...]
-"""All of them hold."""
+Selector = tuple[LabelRequirement, ...]
+"""Requirements, all of which must match."""
 
 
-class Choice(NamedTuple):
-    """Which pods a rule is about."""
+class PodSelector(NamedTuple):
+    """The pods that a rule selects."""
 
     namespaces: frozenset[str] | None
-    """Theirs, None for any."""
+    """Namespaces of the pods, None for all."""
     selector: Selector
 
     def holds(self, labels: Labels) -> bool:
-        """Whether labels of a pod of these namespaces are chosen."""
+        """Whether the selector matches the labels of a pod in these namespaces."""
         return all(condition.holds(labels) for condition in self.selector)
 
 
-class Term(NamedTuple):
-    """Pods that shall be, or shall not be, in the domain of a pod's node."""
+class AffinityTerm(NamedTuple):
+    """A required pod affinity or anti-affinity term."""
 
     topology: str
-    """Label of nodes by which domains are told apart."""
-    pods: Choice
+    """Topology key: the node label whose values are the domains."""
+    pods: PodSelector
 
 
-class Spread(NamedTuple):
-    """How evenly pods are to be spread over domains: `whenUnsatisfiable: DoNotSchedule`."""
+class TopologySpread(NamedTuple):
+    """A topology spread constraint with `whenUnsatisfiable: DoNotSchedule`."""
 
     topology: str
     max_skew: int
     min_domains: int
-    pods: Choice
+    pods: PodSelector
     by_affinity: bool = True
-    """Whether only nodes count that the pod's node selector and affinity choose."""
+    """Whether only nodes that match the pod's node selector and affinity count (`nodeAffinityPolicy`)."""
     by_taints: bool = False
-    """Whether only nodes count whose taints the pod tolerates."""
+    """Whether only nodes whose taints the pod tolerates count (`nodeTaintsPolicy`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """All that one pod wants."""
+    """All demands of one pod."""
 
     resources: tuple[tuple[str, int], ...] = ()
-    """Whole units, or bytes, by name."""
+    """Name and quantity, in whole units or bytes."""
     ports: tuple[HostPort, ...] = ()
-    near: tuple[Term, ...] = ()
-    """Required affinity: one pod that all terms choose is to be in the domain of each."""
-    apart: tuple[Term, ...] = ()
-    """Required anti-affinity."""
-    spread: tuple[Spread, ...] = ()
+    affinity: tuple[AffinityTerm, ...] = ()
+    """Required pod affinity: a pod that all terms select must be in the domain of each term."""
+    anti_affinity: tuple[AffinityTerm, ...] = ()
+    """Required pod anti-affinity."""
+    spread: tuple[TopologySpread, ...] = ()
     unchecked: tuple[str, ...] = ()
-    """In words, what of it is not planned."""
+    """Descriptions of the demands that planning ignores."""
 
     @property
     def is_checked(self) -> bool:
-        """Whether there is anything in it that a plan looks at."""
-        return bool(self.resources or self.ports or self.near or self.apart or self.spread)
+        """Whether planning has any of these demands to check."""
+        return bool(self.resources or self.ports or self.affinity or self.anti_affinity or self.spread)
 
     @property
     def topologies(self) -> set[str]:
-        """Labels of nodes that its rules name."""
-        return {term.topology for term in (*self.near, *self.apart)} | {rule.topology for rule in self.spread}
+        """Topology keys of its affinity, anti-affinity and spread rules."""
+        return {term.topology for term in (*self.affinity, *self.anti_affinity)} | {
+            rule.topology for rule in self.spread
+        }

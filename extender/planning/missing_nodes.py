@@ -1,9 +1,9 @@
-"""The fewest new nodes by which pods that have no room would have one.
+"""Finds the fewest new nodes on which pods without room would fit.
 
-New nodes come in groups of one shape, as a node pool has them. How many of each are needed is found by the planner
-itself: a search over the numbers of nodes, each tried by placing all pods where a live decision would put them.
+New nodes come in groups of one shape, like node pools. The search varies the number of nodes per group, and checks
+each combination by placing all pods as a live decision would.
 
-Axis letter beside those of the plans: S groups of new nodes.
+Axis letter beside those of `plans`: S groups of new nodes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,66 +20,66 @@ Unit = Sequence[int]
 Counts = tuple[int, ...]
 """(S,) nodes of each group."""
 Cost = tuple[int, ...]
-"""What is compared first comes first; that of several nodes is the sum."""
+"""Compared lexicographically; costs of nodes add up by element."""
 
-_MOST_TRIES: Final = 2_000
-"""Numbers of nodes that are tried for a proof."""
+_MAX_TRIES: Final = 2_000
+"""Most combinations tried to prove that no cheaper one works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """New nodes that are all alike, and empty."""
+    """Identical, empty new nodes."""
 
     rows: tuple[int, ...]
-    """Of the view, in the order in which they are used."""
+    """Rows of the view, in the order in which they are used."""
     cost: Cost
-    """Of one; as long for every group."""
+    """Cost of one node; equally long for every group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """New nodes by which all pods would be placed that new nodes can help at all."""
+    """New nodes with which all pods would be placed that new nodes can help."""
 
     counts: Counts
     unplaced: tuple[Unit, ...]
-    """Units that not even all nodes of all groups would help."""
+    """Units that would not fit even with all nodes of all groups."""
     proven: bool
-    """Whether all cheaper numbers were tried: else there may be some that do."""
+    """Whether all cheaper combinations were tried; otherwise a cheaper one may work."""
 
 
 @dataclass(eq=False)
 class _Search:
-    """Tries numbers of nodes on a state, which it leaves as it was."""
+    """Tries numbers of nodes on a plan state; only `place` leaves units on it."""
 
     state: PlanState
     units: Sequence[Unit]
     old: Mask
-    """(N,) nodes that there are."""
+    """(N,) existing nodes."""
     groups: Sequence[Group]
-    enough: Callable[[], bool]
-    """Whether time is up: what is known to do by then is not made less."""
+    expired: Callable[[], bool]
+    """Whether time is up: the search then keeps its best result so far."""
     known: dict[Counts, frozenset[int]] = field(default_factory=dict)
 
     def placed(self, counts: Counts) -> frozenset[int]:
-        """The units, by their place in `units`, that would have room with so many nodes."""
-        found = self.known.get(counts)
-        if found is None:
+        """Indices of the units that would have room with these numbers of nodes."""
+        placed = self.known.get(counts)
+        if placed is None:
             begun = self.state.num_steps
-            found = self.known[counts] = self.place(counts)
+            placed = self.known[counts] = self.place(counts)
             self.state.undo(begun)
-        return found
+        return placed
 
     def places(self, counts: Counts, wanted: frozenset[int]) -> bool:
-        """Whether all units wanted would have room with so many nodes; the first that has none ends the try."""
+        """Whether all wanted units would have room with these numbers of nodes; stops at the first that has none."""
         if counts in self.known:
             return wanted <= self.known[counts]
         begun, allowed = self.state.num_steps, self._allowed(counts)
-        found = all(place_unit(self.state, self.units[number], allowed) for number in sorted(wanted))
+        fit = all(place_unit(self.state, self.units[number], allowed) for number in sorted(wanted))
         self.state.undo(begun)
-        return found
+        return fit
 
     def place(self, counts: Counts) -> frozenset[int]:
-        """As `placed`, and the units stay placed."""
+        """Like `placed`, but leaves the units on the state."""
         allowed = self._allowed(counts)
         placed: list[int] = []
         full: set[object] = set()
@@ -95,35 +95,35 @@ class _Search:
         return frozenset(placed)
 
     def _allowed(self, counts: Counts) -> Mask:
-        """(N,) the nodes that there are, and so many new ones."""
+        """(N,) the existing nodes and these numbers of new ones."""
         allowed = self.old.copy()
         for group, count in zip(self.groups, counts, strict=True):
             allowed[list(group.rows[:count])] = True
         return allowed
 
     def cost(self, counts: Counts) -> Cost:
-        """Of so many nodes."""
+        """The cost of these numbers of nodes."""
         lengths = range(len(self.groups[0].cost)) if self.groups else ()
         return tuple(
             sum(group.cost[at] * count for group, count in zip(self.groups, counts, strict=True)) for at in lengths
         )
 
     def reduced(self, counts: Counts, order: Iterable[int], wanted: frozenset[int]) -> Counts:
-        """As few nodes of each group, in this order, as still place all units wanted."""
+        """Reduce each group, in this order, to the fewest nodes with which all wanted units fit."""
         for group in order:
             counts = self.least(counts, group, wanted)
         return counts
 
     def least(self, counts: Counts, group: int, wanted: frozenset[int]) -> Counts:
-        """As few nodes of one group as still place all units wanted; those of `counts` do."""
+        """Reduce one group to the fewest nodes with which all wanted units fit; with `counts` they do."""
         most, step = counts[group], 1
         low = -1  # too few
         while step - 1 < most and not wanted <= self.placed(_with(counts, group, step - 1)):
-            if self.enough():
+            if self.expired():
                 return counts
             low, step = step - 1, 2 * step
         high = min(step - 1, most)
-        while high - low > 1 and not self.enough():
+        while high - low > 1 and not self.expired():
             middle = (low + high) // 2
             if wanted <= self.placed(_with(counts, group, middle)):
                 high = middle
@@ -137,25 +137,24 @@ def missing_nodes(
     units: Sequence[Unit],
     old: Mask,
     groups: Sequence[Group],
-    enough: Callable[[], bool] = lambda: False,
+    expired: Callable[[], bool] = lambda: False,
 ) -> Missing:
-    """The cheapest numbers of new nodes found by which all `units` get a node that new nodes can help.
+    """The cheapest numbers of new nodes found with which all `units` fit that new nodes can help.
 
-    `state` has on it whatever has room already; with the nodes found the units are on it in the end. `old` (N,) are the
-    nodes that there are; all others are of `groups`. For each group in turn: as many nodes of it as it has, and of the
-    others, the dearest first, as few as will do, until each number is least; then nodes are exchanged for cheaper ones;
-    then all that is cheaper still is tried, up to a bound. `enough` is asked between tries whether time is up: what is
-    found by then is told.
+    `state` holds the pods that fit already, and the units too on return. `old` (N,) marks the existing nodes; all
+    others belong to `groups`. The search starts from all nodes and reduces the groups, once for each group to keep
+    longest, the most expensive others first. It then exchanges nodes for cheaper ones, and last tries all cheaper
+    combinations up to a bound. Between tries it checks `expired`, and then returns the best result so far.
     """
-    search = _Search(state, units, old, groups, enough)
+    search = _Search(state, units, old, groups, expired)
     every = tuple(len(group.rows) for group in groups)
     wanted = search.placed(every)
     best = every
-    for kept in reversed(_dearest(groups)):
-        counts = search.reduced(every, [*(other for other in _dearest(groups) if other != kept), kept], wanted)
+    for kept in reversed(_by_cost(groups)):
+        counts = search.reduced(every, [*(other for other in _by_cost(groups) if other != kept), kept], wanted)
         if best == every or search.cost(counts) < search.cost(best):
             best = counts
-        if enough():
+        if expired():
             break
     best, proven = _proven(search, _exchanged(search, best, wanted), wanted)
     search.place(best)
@@ -163,23 +162,23 @@ def missing_nodes(
 
 
 def _exchanged(search: _Search, counts: Counts, wanted: frozenset[int]) -> Counts:
-    """Cheaper numbers by exchanging some nodes of a group for others of another one, until there are none."""
+    """Replace nodes of one group by cheaper ones of another, until nothing gets cheaper."""
     better = True
     while better:
         better = False
         for group, given_up, other in _exchanges(counts):
-            if search.enough():
+            if search.expired():
                 return counts
             fewer = _with(counts, group, counts[group] - given_up)
             tried = search.least(_with(fewer, other, len(search.groups[other].rows)), other, wanted)
             if search.cost(tried) < search.cost(counts) and wanted <= search.placed(tried):
-                counts, better = search.reduced(tried, _dearest(search.groups), wanted), True
+                counts, better = search.reduced(tried, _by_cost(search.groups), wanted), True
                 break
     return counts
 
 
 def _exchanges(counts: Counts) -> list[tuple[int, int, int]]:
-    """A group with nodes to give up, how many of them, and another group to take some of instead."""
+    """Triples: group to give up nodes of, how many, and the group that replaces them."""
     every = range(len(counts))
     return [
         (group, given_up, other)
@@ -192,14 +191,14 @@ def _exchanges(counts: Counts) -> list[tuple[int, int, int]]:
 
 
 def _proven(search: _Search, best: Counts, wanted: frozenset[int]) -> tuple[Counts, bool]:
-    """The cheapest numbers, by trying all cheaper ones in the order of their cost; and whether none was left out."""
+    """The cheapest numbers, by trying all cheaper ones in order of cost; and whether all of them were tried."""
     none = (0,) * len(best)
     open_, seen = [(search.cost(none), none)], {none}
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         cost, counts = heappop(open_)
         if cost >= search.cost(best):
             return best, True
-        if search.enough():
+        if search.expired():
             break
         if search.places(counts, wanted):
             return counts, True
@@ -211,7 +210,8 @@ def _proven(search: _Search, best: Counts, wanted: frozenset[int]) -> tuple[Coun
     return best, False
 
 
-def _dearest(groups: Sequence[Group]) -> list[int]:
+def _by_cost(groups: Sequence[Group]) -> list[int]:
+    """Group numbers, the most expensive first."""
     return sorted(range(len(groups)), key=lambda group: groups[group].cost, reverse=True)
 
 
@@ -219,8 +219,8 @@ def _with(counts: Counts, group: int, count: int) -> Counts:
     return (*counts[:group], count, *counts[group + 1 :])
 
 
-def alone(state: PlanState, position: int, row: int, most: int) -> int:
-    """How many pods like one would have room on a node together, up to `most`."""
+def max_copies(state: PlanState, position: int, row: int, most: int) -> int:
+    """How many copies of a pod fit on a node together, up to `most`."""
     begun, count = state.num_steps, 0
     while count < most and state.has_room(position, row):
         state.put(position, row)

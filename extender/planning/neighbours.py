@@ -1,8 +1,7 @@
-"""What nodes have left of what pods demand beside CPU, memory and GPUs, and who is where for rules about other pods.
+"""Free extended resources and host ports per node, and the pods per node that affinity and spread rules select.
 
-Kept for the pods of one batch: what none of them asks for is not looked at. Authors are not trusted: of one namespace
-so many rules count, about one namespace so many, and so many different labels are compared with them; what is beyond
-counts for nobody, and is told.
+Covers only what one batch of pods demands. Authors are not trusted: the rules by one namespace, the rules about one
+namespace and the label combinations matched against them are bounded. Rules beyond that are ignored, and reported.
 """
 
 from collections import defaultdict
@@ -13,37 +12,37 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Ints, Longs, Mask
-from extender.planning.demands import ANY_ADDRESS, Choice, Demands, HostPort, Labels, Spread, Term
+from extender.planning.demands import ANY_ADDRESS, AffinityTerm, Demands, HostPort, Labels, PodSelector, TopologySpread
 from extender.planning.wait_reasons import Code, WaitReason
 
-_MOST_RULES: Final = 64
-"""Different ones that count of one namespace's pods."""
-_MOST_ABOUT: Final = 256
-"""That count about one namespace's pods."""
-_MOST_COMPARED: Final = 4_000
-"""Different labels of one namespace's pods that are compared with rules."""
-_MOST_MASKS: Final = 256
-_BEYOND: Final = "rules about other pods: more than {most} different ones of one namespace are not read"
+_MAX_RULES: Final = 64
+"""Most different rules by pods of one namespace."""
+_MAX_RULES_ABOUT: Final = 256
+"""Most rules about pods of one namespace."""
+_MAX_LABEL_SETS: Final = 4_000
+"""Most different label combinations of one namespace's pods that are matched against rules."""
+_MAX_MASKS: Final = 256
+_TOO_MANY_RULES: Final = "rules about other pods beyond {most} different ones per namespace"
 
 _IGNORED: Final = "{name}, which kube-scheduler does not count"
 
-Choices = tuple[Choice, ...]
-"""Of all of which a pod is."""
+Choices = tuple[PodSelector, ...]
+"""Selectors, all of which must match a pod."""
 
 
 @dataclass(slots=True)
-class _About:
+class _NamespaceRules:
     """Rules about the pods of one namespace."""
 
     numbers: list[int] = field(default_factory=list)
     keys: tuple[str, ...] = ()
-    """Labels that they name."""
-    known: dict[tuple[str | None, ...], tuple[int, ...]] = field(default_factory=dict)
-    """Those that choose a pod, by its values of these labels."""
+    """Label keys that they use."""
+    matching: dict[tuple[str | None, ...], tuple[int, ...]] = field(default_factory=dict)
+    """Cache: the rules that select a pod, by its values of these labels."""
 
 
-class Rules:
-    """The choices of pods that rules are about, by number."""
+class PodRules:
+    """Numbered pod selectors of affinity and spread rules."""
 
     def __init__(self) -> None:
         self._choices: list[Choices] = []
@@ -51,15 +50,15 @@ class Rules:
         self._authors: defaultdict[str, set[Choices]] = defaultdict(set)
         self._in: defaultdict[str, list[int]] = defaultdict(list)
         self._everywhere: list[int] = []
-        self._about: dict[str, _About] = {}
+        self._about: dict[str, _NamespaceRules] = {}
 
     def __len__(self) -> int:
         return len(self._choices)
 
     def add(self, choices: Choices, author: str) -> None:
-        """A rule of a pod of the author's namespace; one too many is left out."""
+        """Add a rule of a pod in namespace `author`; rules beyond the bound are ignored."""
         own = self._authors[author]
-        if choices in own or len(own) >= _MOST_RULES:
+        if choices in own or len(own) >= _MAX_RULES:
             return
         own.add(choices)
         if choices in self._number_of:
@@ -74,91 +73,93 @@ class Rules:
         self._about.clear()
 
     def number(self, choices: Choices) -> int | None:
-        """None where it was left out."""
+        """The rule's number, None if it was ignored."""
         return self._number_of.get(choices)
 
     def about(self, namespace: str) -> bool:
-        """Whether there are rules about a namespace's pods."""
+        """Whether any rule is about a namespace's pods."""
         return bool(self._everywhere) or namespace in self._in
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Of the pods that rules are about; None for all."""
+        """Namespaces that rules are about; None for all."""
         return None if self._everywhere else frozenset(self._in)
 
     def choosing(self, namespace: str, labels: Labels) -> tuple[int, ...]:
-        """Numbers of the rules that are about a pod."""
+        """Numbers of the rules that select a pod."""
         about = self._about.get(namespace)
         if about is None:
             about = self._about[namespace] = self._rules_about(namespace)
         if not about.numbers:
             return ()
         values = tuple([labels.get(key) for key in about.keys])
-        found = about.known.get(values)
-        if found is None:
-            if len(about.known) >= _MOST_COMPARED:
+        numbers = about.matching.get(values)
+        if numbers is None:
+            if len(about.matching) >= _MAX_LABEL_SETS:
                 return ()
-            found = about.known[values] = tuple(
-                number for number in about.numbers if all(one.holds(labels) for one in self._choices[number])
+            numbers = about.matching[values] = tuple(
+                number for number in about.numbers if all(choice.holds(labels) for choice in self._choices[number])
             )
-        return found
+        return numbers
 
-    def _rules_about(self, namespace: str) -> _About:
+    def _rules_about(self, namespace: str) -> _NamespaceRules:
         numbers = [
             number
             for number in (*self._in.get(namespace, ()), *self._everywhere)
-            if all(one.namespaces is None or namespace in one.namespaces for one in self._choices[number])
-        ][:_MOST_ABOUT]
-        keys = {rule.key for number in numbers for one in self._choices[number] for rule in one.selector}
-        return _About(numbers, tuple(sorted(keys)))
+            if all(choice.namespaces is None or namespace in choice.namespaces for choice in self._choices[number])
+        ][:_MAX_RULES_ABOUT]
+        keys = {
+            condition.key for number in numbers for choice in self._choices[number] for condition in choice.selector
+        }
+        return _NamespaceRules(numbers, tuple(sorted(keys)))
 
 
 @dataclass(eq=False)
 class Neighbours:
-    """For one batch; changes as its pods are placed."""
+    """State for one batch; changes as its pods are placed."""
 
     num_rows: int
     """N."""
-    rules: Rules
+    rules: PodRules
     domains: Mapping[str, Ints]
-    """By label: (N,) number of each node's domain, -1 where it has none."""
+    """(N,) number of each node's domain, -1 for none; by topology key."""
     eligible: Mapping[tuple[int, bool, bool], Mask]
-    """(N,) nodes that count for spreading: by kind of pod, by its node affinity or not, by taints or not."""
+    """(N,) nodes that count for topology spread; by kind of pod, `by_affinity` and `by_taints`."""
     offered: Mapping[str, Longs]
-    """(N,) what nodes offer of each resource that is asked for."""
+    """(N,) allocatable quantity of each requested resource."""
     free: dict[str, Longs] = field(default_factory=dict)
-    """(N,) what is left of it."""
+    """(N,) free quantity of each requested resource."""
     ports: dict[tuple[str, int], dict[str, Longs]] = field(default_factory=dict)
-    """(N,) pods that have a port, by protocol and number, and then by address."""
+    """(N,) number of pods that use a host port; by protocol and number, then by address."""
     counts: dict[int, Longs] = field(default_factory=dict)
-    """(N,) pods that a rule chooses, by its number."""
+    """(N,) number of pods that a rule selects; by rule number."""
     staying: dict[int, Longs] = field(default_factory=dict)
-    """(N,) of those the ones that are not being deleted, for rules about spreading."""
-    repelling: dict[Term, Longs] = field(default_factory=dict)
-    """(N,) pods that keep others away by such a term."""
+    """(N,) the same without terminating pods, for spread rules."""
+    repelling: dict[AffinityTerm, Longs] = field(default_factory=dict)
+    """(N,) number of pods with this anti-affinity term."""
     version: int = 0
-    """Another one after each change."""
+    """Incremented by each change."""
     _masks: dict[object, tuple[int, Mask]] = field(default_factory=dict)
 
     @classmethod
     def of(
         cls,
         asked: Collection[tuple[str, Demands]],
-        repelling: Iterable[tuple[str, Term]],
+        repelling: Iterable[tuple[str, AffinityTerm]],
         num_rows: int,
         domains: Callable[[str], Ints],
         offered: Callable[[str], Longs],
         eligible: Mapping[tuple[int, bool, bool], Mask],
         ignored: Collection[str] = (),
     ) -> "Neighbours":
-        """Without anybody on any node yet. `asked` are the demands of a batch, `repelling` terms of pods that run, both
-        with their authors' namespaces; `ignored` are resources that kube-scheduler does not count."""
-        rules = Rules()
-        terms: dict[Term, None] = {}
+        """The state of empty nodes. `asked` are the batch's demands, `repelling` the anti-affinity terms of running
+        pods, both with their pods' namespaces; `ignored` are resources that kube-scheduler does not count."""
+        rules = PodRules()
+        terms: dict[AffinityTerm, None] = {}
         for namespace, demands in asked:
             for choices in _choices_of(demands):
                 rules.add(choices, namespace)
-            terms |= dict.fromkeys(demands.apart)
+            terms |= dict.fromkeys(demands.anti_affinity)
         for namespace, term in repelling:
             rules.add((term.pods,), namespace)
             terms[term] = None
@@ -174,14 +175,14 @@ class Neighbours:
             for rule in demands.spread
             if (number := rules.number((rule.pods,))) is not None
         }
-        found = {name: offered(name) for name in sorted(resources)}
+        allocatable = {name: offered(name) for name in sorted(resources)}
         return cls(
             num_rows,
             rules,
             {topology: domains(topology) for topology in sorted(topologies)},
             eligible,
-            found,
-            free={name: units.copy() for name, units in found.items()},
+            allocatable,
+            free={name: units.copy() for name, units in allocatable.items()},
             ports={port: {} for port in sorted(ports)},
             counts={number: np.zeros(num_rows, np.int64) for number in range(len(rules))},
             staying={number: np.zeros(num_rows, np.int64) for number in sorted(spread)},
@@ -189,7 +190,7 @@ class Neighbours:
         )
 
     def copy(self) -> "Neighbours":
-        """One that changes by itself."""
+        """An independent copy."""
         return Neighbours(
             num_rows=self.num_rows,
             rules=self.rules,
@@ -204,7 +205,7 @@ class Neighbours:
         )
 
     def emptied(self) -> "Neighbours":
-        """The same nodes with nobody on them."""
+        """The same nodes without pods."""
         return Neighbours(
             num_rows=self.num_rows,
             rules=self.rules,
@@ -219,32 +220,32 @@ class Neighbours:
         )
 
     def use(self, resource: str, row: int, units: int) -> None:
-        """So much of a resource is taken of a node, or given back where it is negative."""
+        """Take units of a resource on a node, or return them if negative."""
         if (free := self.free.get(resource)) is not None:
             free[row] -= units
 
     def hold(self, port: HostPort, row: int, count: int) -> None:
-        """So many pods more have a port of a node."""
+        """Add to the number of pods that use a node's port."""
         by_address = self.ports.get((port.protocol, port.number))
         if by_address is not None:
             if port.address not in by_address:
                 by_address[port.address] = np.zeros(self.num_rows, np.int64)
             by_address[port.address][row] += count
 
-    def repel(self, term: Term, row: int, count: int) -> None:
-        """So many pods more on a node keep others away."""
+    def repel(self, term: AffinityTerm, row: int, count: int) -> None:
+        """Add to a node's number of pods with an anti-affinity term."""
         if (on := self.repelling.get(term)) is not None:
             on[row] += count
 
     def join(self, namespace: str, labels: Labels, row: int, count: int, *, leaving: bool = False) -> None:
-        """So many pods more of these labels are on a node."""
+        """Add to a node's number of pods with these labels; `leaving` ones are terminating."""
         for number in self.rules.choosing(namespace, labels):
             self.counts[number][row] += count
             if not leaving and number in self.staying:
                 self.staying[number][row] += count
 
     def add(self, namespace: str, labels: Labels, demands: Demands | None, row: int, count: int) -> None:
-        """A pod comes to a node (1), or leaves it (-1)."""
+        """Add a pod to a node (`count` 1), or remove it (-1)."""
         self.version += 1
         self.join(namespace, labels, row, count)
         if demands is None:
@@ -253,29 +254,29 @@ class Neighbours:
             self.use(name, row, count * units)
         for port in demands.ports:
             self.hold(port, row, count)
-        for term in demands.apart:
+        for term in demands.anti_affinity:
             self.repel(term, row, count)
 
     def alike(self, namespace: str, labels: Labels) -> tuple[int, ...]:
-        """Equal for pods that no rule tells apart."""
+        """A key that is equal for pods selected by the same rules."""
         return self.rules.choosing(namespace, labels)
 
     def room(self, namespace: str, labels: Labels, demands: Demands | None, kind: int) -> Mask:
-        """(N,) the nodes that have what a pod demands, and where no rule keeps it away."""
+        """(N,) the nodes that meet a pod's demands and every rule."""
         key = namespace, demands, kind, self.alike(namespace, labels)
         known = self._masks.get(key)
         if known is not None and known[0] == self.version:
             return known[1]
         mask = np.ones(self.num_rows, np.bool_)
-        for _, part in self._parts(namespace, labels, demands, kind):
+        for _, part in self._checks(namespace, labels, demands, kind):
             mask &= part
-        if len(self._masks) >= _MOST_MASKS:
+        if len(self._masks) >= _MAX_MASKS:
             self._masks.clear()
         self._masks[key] = self.version, mask
         return mask
 
     def offers(self, demands: Demands | None) -> Mask:
-        """(N,) the nodes that would have the resources if nobody were on them."""
+        """(N,) the nodes that would have the resources if they were empty."""
         mask = np.ones(self.num_rows, np.bool_)
         for name, units in demands.resources if demands is not None else ():
             if name in self.offered:
@@ -285,38 +286,37 @@ class Neighbours:
     def why_not(
         self, namespace: str, labels: Labels, demands: Demands | None, kind: int, among: Mask
     ) -> WaitReason | None:
-        """What keeps a pod from all of some nodes (N,) together, the last that was needed for that; None where some are
-        left."""
+        """Why a pod fits no node of `among` (N,): the check that ruled out the last one; None if some fit."""
         left = among.copy()
-        for why, part in self._parts(namespace, labels, demands, kind):
+        for why, part in self._checks(namespace, labels, demands, kind):
             left &= part
             if not left.any():
                 return why
         return None
 
     def unchecked(self, demands: Demands) -> tuple[str, ...]:
-        """In words, what of a pod's demands nobody looked at."""
-        found = [
+        """Descriptions of a pod's demands that were not checked."""
+        ignored = [
             *demands.unchecked,
             *(_IGNORED.format(name=name) for name, _ in demands.resources if name not in self.free),
         ]
         if any(self.rules.number(choices) is None for choices in _choices_of(demands)):
-            found.append(_BEYOND.format(most=_MOST_RULES))
-        return tuple(found)
+            ignored.append(_TOO_MANY_RULES.format(most=_MAX_RULES))
+        return tuple(ignored)
 
-    def _parts(
+    def _checks(
         self, namespace: str, labels: Labels, demands: Demands | None, kind: int
     ) -> Iterable[tuple[WaitReason, Mask]]:
-        """What keeps a pod from nodes, one by one, each with the nodes (N,) that it does not keep it from."""
+        """Each check of a pod: the reason if it fails, and the nodes (N,) that pass."""
         choosing = self.alike(namespace, labels)
         if demands is not None:
             for name, units in demands.resources:
                 if name in self.free:
-                    yield self._lack(name, units), self.free[name] >= units
+                    yield self._resource_reason(name, units), self.free[name] >= units
             for port in demands.ports:
-                yield Code.PORT_TAKEN.reason(port=f"{port.number}/{port.protocol}"), self._is_free(port)
-            yield from self._near(demands.near, choosing)
-            for term in demands.apart:
+                yield Code.PORT_TAKEN.reason(port=f"{port.number}/{port.protocol}"), self._port_free(port)
+            yield from self._near(demands.affinity, choosing)
+            for term in demands.anti_affinity:
                 if (number := self.rules.number((term.pods,))) is not None:
                     yield (
                         Code.APART.reason(topology=term.topology),
@@ -327,7 +327,7 @@ class Neighbours:
             if self.rules.number((term.pods,)) in choosing and on.any():
                 yield Code.REPELLED.reason(topology=term.topology), ~self._in_domain(term.topology, on)
 
-    def _lack(self, name: str, units: int) -> WaitReason:
+    def _resource_reason(self, name: str, units: int) -> WaitReason:
         offered = self.offered[name]
         if not (offered > 0).any():
             return Code.NO_RESOURCE.reason(resource=name)
@@ -335,7 +335,7 @@ class Neighbours:
             return Code.RESOURCE_TOO_SMALL.reason(resource=name, units=units)
         return Code.RESOURCE_BUSY.reason(resource=name, units=units)
 
-    def _is_free(self, port: HostPort) -> Mask:
+    def _port_free(self, port: HostPort) -> Mask:
         taken = np.zeros(self.num_rows, np.bool_)
         for address, on in self.ports.get((port.protocol, port.number), {}).items():
             if ANY_ADDRESS in (address, port.address) or address == port.address:
@@ -343,17 +343,17 @@ class Neighbours:
         return ~taken
 
     def _in_domain(self, topology: str, on: Longs) -> Mask:
-        """(N,) the nodes in whose domain any of those counted (N,) is."""
+        """(N,) the nodes whose domain has any of the pods counted in `on` (N,)."""
         domain = self.domains[topology]
         known = domain >= 0
-        here = np.zeros(int(domain.max(initial=-1)) + 1, np.bool_)
-        here[domain[known & (on > 0)]] = True
-        found = np.zeros(len(domain), np.bool_)
-        found[known] = here[domain[known]]
-        return found
+        occupied = np.zeros(int(domain.max(initial=-1)) + 1, np.bool_)
+        occupied[domain[known & (on > 0)]] = True
+        mask = np.zeros(len(domain), np.bool_)
+        mask[known] = occupied[domain[known]]
+        return mask
 
-    def _near(self, terms: Collection[Term], choosing: Collection[int]) -> Iterable[tuple[WaitReason, Mask]]:
-        """The first of those who want to be together may go to any domain, by its own labels."""
+    def _near(self, terms: Collection[AffinityTerm], choosing: Collection[int]) -> Iterable[tuple[WaitReason, Mask]]:
+        """Checks of required pod affinity; the first pod of a group that selects itself may go to any domain."""
         number = self.rules.number(tuple(term.pods for term in terms)) if terms else None
         if number is None:
             return
@@ -364,7 +364,7 @@ class Neighbours:
             yield Code.NEAR.reason(topology=term.topology), has if first else self._in_domain(term.topology, on)
 
     def _spread(
-        self, rules: Collection[Spread], choosing: Collection[int], kind: int
+        self, rules: Collection[TopologySpread], choosing: Collection[int], kind: int
     ) -> Iterable[tuple[WaitReason, Mask]]:
         if not rules:
             return
@@ -380,7 +380,7 @@ class Neighbours:
             num_domains = int(domain.max(initial=-1)) + 1
             present = np.bincount(domain[counts], minlength=num_domains) > 0
             held = np.zeros(num_domains, np.int64)
-            if rule.pods.selector:  # one that chooses all pods counts none of them: `countPodsMatchSelector`
+            if rule.pods.selector:  # an empty selector counts no pods, as in `countPodsMatchSelector`
                 np.add.at(held, domain[counts], self.staying[number][counts])
             least = int(held[present].min()) if present.sum() >= max(rule.min_domains, 1) else 0
             fits = held + (number in choosing) - least <= rule.max_skew
@@ -390,7 +390,7 @@ class Neighbours:
 
 
 def _choices_of(demands: Demands) -> list[Choices]:
-    """What the rules of a pod are about."""
-    found: list[Choices] = [(term.pods,) for term in demands.apart]
-    found += [(rule.pods,) for rule in demands.spread]
-    return [*found, tuple(term.pods for term in demands.near)] if demands.near else found
+    """The pod selectors of a pod's rules."""
+    choices: list[Choices] = [(term.pods,) for term in demands.anti_affinity]
+    choices += [(rule.pods,) for rule in demands.spread]
+    return [*choices, tuple(term.pods for term in demands.affinity)] if demands.affinity else choices

@@ -1,4 +1,4 @@
-"""A plan as a picture: an SVG with three bars for each node, and what was left out."""
+"""Draws a plan as an SVG with three bars per node, and a list of unplaced pods."""
 
 from collections.abc import Sequence
 from html import escape
@@ -19,7 +19,7 @@ _MAX_LEFT_OUT: Final = 20
 
 
 def picture(loads: Sequence[NodeLoad], plan: Plan) -> str:
-    """The SVG; of a large cluster the nodes that the plan uses, 200 at most."""
+    """The SVG. Above `_MAX_NODES` nodes it shows only those with pods of the plan, up to that number."""
     shown = [load for load in loads if load["pods"]] if len(loads) > _MAX_NODES else list(loads)
     shown = shown[:_MAX_NODES]
     left_out = list(plan.unassigned.items())[:_MAX_LEFT_OUT]

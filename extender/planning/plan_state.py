@@ -1,4 +1,4 @@
-"""A working copy of a cluster on which a plan is tried: pods are put on it and taken off again."""
+"""A working copy of the cluster for planning: pods are added and removed, and steps can be undone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,32 +7,31 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.bookings import Booking, book, bookable, booking
+from extender.core.bookings import Booking, book, booking, writable_copy
 from extender.core.clusters import Cluster, Floats, Longs, Mask, Rows
 from extender.core.decisions import choice
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.evaluations import Evaluation, Memo
 from extender.core.fit.checks import TABLE, resolvable, sentence
-from extender.core.fit.device_fits import why_not
+from extender.core.fit.device_fits import explain_no_fit
 from extender.core.fit.fits import enough_compute
 from extender.core.fit.reasons import Reason
 from extender.core.policies.policy import Policy
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
-from extender.planning.neighbours import Neighbours
 from extender.planning.plans import Plan, PlanPod, Quality, View
 from extender.planning.wait_reasons import Code, WaitReason
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A pod that was put on a node, or taken off it, and what it books there."""
+    """A pod added to or removed from a node, with its booking."""
 
     position: int
     row: int
     booked: Booking
     sign: int = -1
-    """-1 where it was put on the node, as `book` counts; 1 where it was taken off."""
+    """-1 if the pod was added, as for `book`; 1 if it was removed."""
 
     @property
     def num_gpus(self) -> int:
@@ -44,9 +43,9 @@ _NO_GPUS: Final = GpuRequest(0, AskedUnit.NONE)
 
 
 class PlanState:
-    """Nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision.
+    """The nodes as a plan would leave them. Fit, scores and the choice of GPUs are those of a live decision.
 
-    `running` are pods of the batch that the view has on their nodes already: row and booking, by position.
+    `running`, by position, has row and booking of the batch's pods that the view already counts on their nodes.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class PlanState:
         self._cpu = view.cpu_free_milli.copy()
         self._memory = view.memory_free_mib.copy()
         self._cluster = replace(
-            bookable(cluster),
+            writable_copy(cluster),
             row_version=cluster.row_version.copy(),
             cpu_free_milli=self._cpu,
             memory_free_mib=self._memory,
@@ -77,22 +76,22 @@ class PlanState:
         self._steps: list[_Step] = []
         self._on: dict[int, tuple[int, Booking]] = dict(running or {})
         self._obstacles: dict[object, str] = {}
-        self._near = view.neighbours.copy() if view.neighbours is not None else None
+        self._neighbours = view.neighbours.copy() if view.neighbours is not None else None
 
     @property
     def num_steps(self) -> int:
-        """How many pods were put on it or taken off: what `undo` goes back to."""
+        """How many steps were made; an argument for `undo`."""
         return len(self._steps)
 
     @property
     def cluster(self) -> Cluster:
-        """The GPUs as they would be. Its arrays go on changing."""
-        if self._cluster.version != self._version:  # made when somebody looks: there may be many steps in between
+        """The cluster after the steps so far. Its arrays change with further steps."""
+        if self._cluster.version != self._version:  # replaced on access only: there may be many steps in between
             self._cluster = replace(self._cluster, version=self._version)
         return self._cluster
 
     def fits(self, position: int, allowed: Mask | None = None) -> Mask:
-        """(N,) the nodes with room for a pod now, of the allowed ones."""
+        """(N,) the allowed nodes that have room for a pod now."""
         room = self._room(self.pods[position], self._rows)
         return room if allowed is None else room & allowed
 
@@ -102,17 +101,17 @@ class PlanState:
 
     @property
     def neighbours_version(self) -> int:
-        """Another one each time that something has changed for rules about other pods; 0 where there are none."""
-        return self._near.version if self._near is not None else 0
+        """Changes with every change that matters to rules about other pods; 0 without such rules."""
+        return self._neighbours.version if self._neighbours is not None else 0
 
     def admits(self, position: int, row: int) -> bool:
-        """Whether a node has what a pod demands beside CPU, memory and GPUs, and no rule keeps it away."""
+        """Whether a node meets a pod's demands beside CPU, memory and GPUs, and all rules about other pods."""
         pod = self.pods[position]
-        near = self._near
-        return near is None or bool(near.room(pod.namespace, pod.labels, pod.demands, pod.kind)[row])
+        neighbours = self._neighbours
+        return neighbours is None or bool(neighbours.room(pod.namespace, pod.labels, pod.demands, pod.kind)[row])
 
     def best_row(self, position: int, allowed: Mask | None = None) -> int | None:
-        """The node that ranks highest for a pod, of the allowed ones; None when none has room."""
+        """The allowed node with room that ranks highest for a pod, None if none has room."""
         pod = self.pods[position]
         room = self.fits(position, allowed)
         score = self._evaluation(pod).score if pod.gpus is not None else self._plain_score(pod, room)
@@ -124,7 +123,7 @@ class PlanState:
         return int(tied[np.argmin(self.cluster.tie_rank[tied])])
 
     def put(self, position: int, row: int) -> tuple[int, ...]:
-        """Put a pod on a node that has room for it; returns the indices of its GPUs."""
+        """Add a pod to a node that has room for it; returns the indices of its GPUs."""
         pod = self.pods[position]
         booked = Booking(cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
         if (request := pod.gpus) is not None:
@@ -136,43 +135,43 @@ class PlanState:
         return booked.all_gpus
 
     def put_back(self, position: int, row: int, booked: Booking) -> None:
-        """Put a pod where it has booked so much before. Whether there is room is not asked."""
+        """Add a pod to a node with an earlier booking, without checking for room."""
         self._steps.append(step := _Step(position, row, booked))
         self._change(step, -1)
 
     def take(self, position: int) -> None:
-        """Take a pod off its node, whether it was put there or ran there from the beginning."""
+        """Remove a pod from its node, whether it was added or in `running`."""
         self._steps.append(step := _Step(position, *self._on[position], sign=1))
         self._change(step, 1)
 
-    def found(self, position: int) -> tuple[int, Booking] | None:
-        """Where a pod is, and what it books there; None while it is on no node."""
+    def location(self, position: int) -> tuple[int, Booking] | None:
+        """A pod's row and booking; None while it is on no node."""
         return self._on.get(position)
 
     def compute_free(self, rows: Rows) -> tuple[Longs, Longs]:
-        """(R,) CPU in milli and (R,) memory in MiB that are free on some rows."""
+        """(R,) free CPU in milli and (R,) free memory in MiB of `rows` (R,)."""
         return self._cpu[rows], self._memory[rows]
 
     def slots_free(self, row: int) -> int:
-        """How many more pods the kubelet of a node takes."""
+        """A node's free pod slots."""
         return int(self._slots[row])
 
     def placed(self) -> list[tuple[int, int]]:
-        """Position and row of each pod that was put on it, in that order."""
+        """Position and row of each step's pod, in order."""
         return [(step.position, step.row) for step in self._steps]
 
     def num_gpus(self, num_steps: int) -> int:
-        """How many GPUs the pods have that were put on it since there were so many steps; shares count as one."""
+        """Net GPUs added since there were `num_steps` steps; a share counts as one."""
         return sum(step.num_gpus for step in self._steps[num_steps:])
 
     def undo(self, num_steps: int) -> None:
-        """Undo steps, the last first, back to so many."""
+        """Undo steps until `num_steps` are left, the last first."""
         while len(self._steps) > num_steps:
             step = self._steps.pop()
             self._change(step, -step.sign)
 
     def plan(self, planner: str, known: Mapping[int, WaitReason] | None = None) -> Plan:
-        """What was placed, as a plan; `known` are reasons by position that are not a matter of room."""
+        """The current placement as a plan; `known` has reasons, by position, other than lack of room."""
         rows = [-1] * len(self.pods)
         gpus: list[tuple[int, ...]] = [()] * len(self.pods)
         for position, (row, booked) in self._on.items():
@@ -186,15 +185,15 @@ class PlanState:
         return Plan(planner, version, tuple(self.pods), tuple(rows), tuple(gpus), unassigned)
 
     def why_not(self, position: int) -> WaitReason:
-        """Why a pod that was not placed gets no node."""
+        """Why an unplaced pod gets no node."""
         pod, view = self.pods[position], self.view
         sizes = {"cpu": pod.cpu_milli / 1000, "memory_mib": pod.memory_mib}
         may = view.allowed[pod.kind] & self._exists
         if not may.any():
             return view.refusals.get(pod.kind) or Code.FORBIDDEN.reason()
-        near = self._near
-        if near is not None and not (may & near.offers(pod.demands)).any():
-            return self._kept_away(near, pod, may & near.offers(pod.demands)) or Code.NODES_BUSY.reason(**sizes)
+        neighbours = self._neighbours
+        if neighbours is not None and not (offering := may & neighbours.offers(pod.demands)).any():
+            return self._demand_reason(pod, offering) or Code.NODES_BUSY.reason(**sizes)
         plain = (view.cpu_allocatable_milli >= pod.cpu_milli) & (view.memory_allocatable_mib >= pod.memory_mib)
         if not (may & plain).any():
             return Code.NODES_TOO_SMALL.reason(**sizes)
@@ -204,31 +203,33 @@ class PlanState:
             if (codes != Reason.FITS).all():
                 never = not resolvable(codes).any()
                 if pod.gpus.devices is not None:
-                    text = self._no_devices(pod, pod.gpus.devices, np.flatnonzero(may), codes)
+                    text = self._device_reason(pod, pod.gpus.devices, np.flatnonzero(may), codes)
                     return Code.NO_GPU_ROOM.reason(text=text, never=never)
                 nearest = TABLE.nearest(codes)
                 words = sentence(nearest, pod.gpus, int(numbers[codes == nearest].max()))
                 return Code.NO_GPU_ROOM.reason(text=words.replace("best here", "best node"), never=never)
-        if near is not None and (why := self._kept_away(near, pod, self._own_room(pod, self._rows))) is not None:
+        if neighbours is not None and (why := self._demand_reason(pod, self._resource_room(pod, self._rows))):
             return why
         if self.fits(position).any():
             return Code.GANG_TOO_LARGE.reason(gang=pod.gang) if pod.gang else Code.LEFT_OUT.reason()
         return Code.NODES_BUSY.reason(**sizes)
 
-    def _kept_away(self, near: Neighbours, pod: PlanPod, among: Mask) -> WaitReason | None:
-        """What of a pod's demands or of others' rules keeps it from some nodes (N,); None where something else does."""
-        return near.why_not(pod.namespace, pod.labels, pod.demands, pod.kind, among)
+    def _demand_reason(self, pod: PlanPod, among: Mask) -> WaitReason | None:
+        """Why a pod's demands or others' rules rule out all of `among` (N,); None if they don't."""
+        if self._neighbours is None:
+            return None
+        return self._neighbours.why_not(pod.namespace, pod.labels, pod.demands, pod.kind, among)
 
-    def _no_devices(self, pod: PlanPod, asked: DevicesAsked, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
-        """What keeps a pod's ResourceClaims from all nodes that it may use; worked out once for pods that are alike."""
-        key = asked, pod.kind, self.cluster.version
+    def _device_reason(self, pod: PlanPod, devices: DeviceClaims, rows: Rows, codes: npt.NDArray[np.uint8]) -> str:
+        """Why no node that a pod may use has devices for its ResourceClaims; cached for equal requests."""
+        key = devices, pod.kind, self.cluster.version
         text = self._obstacles.get(key)
         if text is None:
-            text = self._obstacles[key] = f"needs {pod.gpus}, {why_not(self.cluster, asked, rows, codes)}"
+            text = self._obstacles[key] = f"needs {pod.gpus}, {explain_no_fit(self.cluster, devices, rows, codes)}"
         return text
 
     def quality(self, weights: Floats) -> Quality:
-        """How good what was placed is; `weights` (P,) tell what each pod is worth."""
+        """Quality of the current placement; `weights` (P,) are the pods' weights."""
         return Quality(
             placed=len(self._on),
             placed_priority=float(sum(weights[position] for position in self._on)),
@@ -238,14 +239,14 @@ class PlanState:
         )
 
     def _room(self, pod: PlanPod, rows: Rows) -> Mask:
-        """(R,) whether those nodes have room, and no rule keeps the pod from them."""
-        room = self._own_room(pod, rows)
-        if self._near is None or not room.any():
+        """(R,) whether nodes have room and meet all rules about other pods."""
+        room = self._resource_room(pod, rows)
+        if self._neighbours is None or not room.any():
             return room
-        return room & self._near.room(pod.namespace, pod.labels, pod.demands, pod.kind)[rows]
+        return room & self._neighbours.room(pod.namespace, pod.labels, pod.demands, pod.kind)[rows]
 
-    def _own_room(self, pod: PlanPod, rows: Rows) -> Mask:
-        """(R,) whether those nodes have room by CPU, memory, pods and GPUs."""
+    def _resource_room(self, pod: PlanPod, rows: Rows) -> Mask:
+        """(R,) whether nodes have room by CPU, memory, pod slots and GPUs, and are allowed."""
         room = enough_compute(self.cluster, pod.cpu_milli, pod.memory_mib, rows) & (self._slots[rows] > 0)
         room &= self._exists[rows] & self.view.allowed[pod.kind, rows]
         return room if pod.gpus is None else room & self._evaluation(pod).fits[rows]
@@ -257,26 +258,28 @@ class PlanState:
         return self.view.policies[pod.policy or self._default_policy]
 
     def _request(self, pod: PlanPod) -> GpuRequest:
-        """What a pod asks for, as its policy tells requests apart."""
-        asked = self._policy(pod).asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
-        if asked is None:
-            raise ValueError(f"{pod.key} asks for no GPU")
-        return asked
+        """A pod's request in the form that its policy distinguishes. Raises ValueError without GPUs."""
+        request = self._policy(pod).weighed_request(
+            PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)
+        )
+        if request is None:
+            raise ValueError(f"{pod.key} requests no GPU")
+        return request
 
     def _choice(self, pod: PlanPod, row: int) -> tuple[int, ...] | None:
-        """The GPUs of a node that a pod gets; None when it does not fit."""
+        """The GPUs that a pod would get on a node, None if it does not fit."""
         policy, request = self._policy(pod), self._request(pod)
         known = self._memo.evaluate(self.cluster, request, policy)
         if not known.evaluation.fits[row]:
             return None
         room, shares = known.of(row)
-        return choice(self._memo.seen(self.cluster, policy), row, request, policy, room, shares=shares)
+        return choice(self._memo.with_observed_usage(self.cluster, policy), row, request, policy, room, shares=shares)
 
     def _plain_score(self, pod: PlanPod, room: Mask) -> Floats:
-        """(N,) for a pod without GPUs: nodes without GPUs first, then the one with the least left of CPU and memory.
+        """(N,) score of a pod without GPUs: nodes without GPUs first, then the least CPU and memory left.
 
-        Where nodes with GPUs alone have room, `room` (N,), it goes where by its policy those who ask for GPUs lose
-        least, as in a live decision.
+        If only GPU nodes have room, `room` (N,), the pod's policy decides where GPU pods lose least, as in a live
+        decision.
         """
         view = self.view
         left = (self._cpu - pod.cpu_milli) / np.maximum(view.cpu_allocatable_milli, 1)
@@ -285,7 +288,9 @@ class PlanState:
         policy = self._policy(pod)
         if not policy.without_gpus or not room.any() or (room & ~self._has_gpus).any():
             return score
-        request = policy.asked(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        request = (
+            policy.weighed_request(PodRequest(_NO_GPUS, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or _NO_GPUS
+        )
         kept = self._memo.evaluate(self.cluster, request, policy).evaluation.score
         return np.where(kept == kept[room].max(), score, -np.inf)
 
@@ -294,42 +299,42 @@ class PlanState:
         if sign < 0:
             self._on[step.position] = row, step.booked
         else:
-            self._on.pop(step.position, None)  # one that was put more than once is found nowhere
+            self._on.pop(step.position, None)  # missing if the pod was added more than once
         book(cluster, row, step.booked, sign)
-        if self._near is not None:
+        if self._neighbours is not None:
             pod = self.pods[step.position]
-            self._near.add(pod.namespace, pod.labels, pod.demands, row, -sign)
+            self._neighbours.add(pod.namespace, pod.labels, pod.demands, row, -sign)
         self._slots[row] += sign
-        # CPU and memory alone move no fit, but policies may weigh them.
+        # CPU and memory do not change the GPU fit, but policies may weigh them.
         self._version += 1
         cluster.row_version[row] = self._version
 
 
 def fragments(cluster: Cluster) -> float:
-    """The fraction of GPU units that are free on nodes where others are in use."""
+    """The fraction of GPU units that are free on partly used nodes."""
     capacity, free = units(cluster), free_units(cluster)
     cut = (free > 0) & (free < capacity)
     return float(free[cut].sum() / max(capacity.sum(), 1))
 
 
 def units(cluster: Cluster) -> Longs:
-    """(N,) GPU units installed."""
+    """(N,) installed GPU units."""
     installed: Longs = (cluster.gpu_model >= 0).sum(axis=1) * cluster.units_per_gpu
     return installed
 
 
 def free_units(cluster: Cluster) -> Longs:
-    """(N,) GPU units that are wholly free."""
+    """(N,) wholly free GPU units."""
     free: Longs = cluster.gpu_idle.sum(axis=1) * cluster.units_per_gpu - cluster.untracked_units
     return free.clip(min=0)
 
 
 def state_after(view: View, plan: Plan) -> PlanState:
-    """The state that a plan leaves. Raises ValueError when the plan does not fit: it was not made on this view."""
+    """The state after a plan. Raises ValueError if the plan does not fit, as when it was made on another view."""
     state = PlanState(view, plan.pods)
     waiting = [(position, row) for position, row in enumerate(plan.rows) if row >= 0]
     while waiting:
-        left = []  # some may come only after others, by rules about these
+        left = []  # pod affinity may require others to be placed first
         for position, row in waiting:
             if state.has_room(position, row):
                 state.put(position, row)

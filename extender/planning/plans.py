@@ -1,4 +1,4 @@
-"""A batch of pods, the cluster it is to be placed on, and the plan that says where each pod goes.
+"""The planner's interface: a batch of pods, a view of the cluster, and the plan that assigns pods to nodes.
 
 Axis letters beside those of the core: P pods of a batch, K kinds of node restriction, D domains of a topology.
 """
@@ -18,65 +18,67 @@ from extender.planning.neighbours import Neighbours
 from extender.planning.wait_reasons import WaitReason
 
 GREEDY: Final = "greedy"
-_ALL_PODS: Final = 2**31
-"""More than any kubelet takes."""
+ALL_PODS: Final = 2**31
+"""More pods than any kubelet takes."""
 ANYWHERE: Final = 0
-"""Kind of a pod that says nothing about nodes."""
+"""Kind of a pod without node restrictions."""
 
 
 class PlanError(ValueError):
-    """A batch that a planner does not take; says why, and what would."""
+    """A batch that a planner does not support; the message names the reason and suitable planners."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanPod:
-    """What a planner has to know of a pod."""
+    """A pod as planners see it."""
 
     key: str
-    """`namespace/name`, or whatever else tells the pods of a batch apart."""
+    """`namespace/name`, or another key that is unique in the batch."""
     cpu_milli: int = 0
     memory_mib: int = 0
     gpus: GpuRequest | None = None
     policy: str = ""
-    """Name of the policy that ranks nodes for it, "" for the deployment's."""
+    """Name of the policy that ranks nodes for it, "" for the deployment's default."""
     priority: int = 0
     gang: str = ""
-    """Pods of one gang are placed all or none; "" for a pod on its own."""
+    """Name of its gang, whose pods are placed all or none; "" for none."""
     topology: str = ""
-    """Label key: all pods of the gang must be on nodes with one value of it; "" for anywhere."""
+    """Topology key: all pods of the gang must be in one domain of it; "" for no restriction."""
     beside: tuple[str, ...] = ()
-    """Nodes of the gang's pods that were let go before: its topology's value is theirs."""
+    """Nodes of the gang's pods that were released before; their domain is the gang's."""
     kind: int = ANYWHERE
     """Row of `View.allowed`."""
     image: str = ""
-    """Image that its node has to have or to fetch."""
+    """Its container image; q-learning prefers nodes whose pods share it."""
     claims: tuple[str, ...] = ()
-    """UIDs of its ResourceClaims that have no devices yet."""
+    """UIDs of its unallocated ResourceClaims."""
     demands: Demands | None = None
-    """What it wants beside CPU, memory and GPUs; None for nothing."""
+    """Demands beside CPU, memory and GPUs; None for none."""
     labels: Labels = field(default_factory=dict, compare=False)
-    """By which rules of pods choose it."""
+    """Labels, matched by other pods' affinity and spread rules."""
 
     @property
     def namespace(self) -> str:
-        """Of the pod."""
+        """The pod's namespace."""
         return self.key.partition("/")[0]
 
     @property
     def num_gpus(self) -> int:
-        """GPUs that it asks for, a share of one counted as one."""
+        """Requested GPUs; a share counts as one."""
         return max(self.gpus.count, 1) if self.gpus is not None else 0
 
     @property
     def alike(self) -> tuple[object, ...]:
-        """Equal for pods that fit the same nodes, as far as no rule of other pods tells them apart (`View.alike`): a
-        policy may rule some out."""
+        """A key that is equal for pods that fit the same nodes, apart from other pods' rules (`View.alike`).
+
+        Includes the policy, which may rule nodes out.
+        """
         return self.cpu_milli, self.memory_mib, self.gpus, self.kind, self.policy, self.demands
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The cluster that a batch is planned on: the arrays that decisions use, and what a plan needs besides."""
+    """The cluster as a batch sees it: the arrays that decisions use, and what only plans need."""
 
     cluster: Cluster
     cpu_allocatable_milli: Longs
@@ -84,30 +86,29 @@ class View:
     memory_allocatable_mib: Longs
     """(N,)"""
     cpu_free_milli: Longs
-    """(N,) what bound pods and the reserve leave."""
+    """(N,) allocatable less bound pods and the reserve."""
     memory_free_mib: Longs
     """(N,)"""
     pods_free: Longs
-    """(N,) how many more pods the kubelet takes."""
+    """(N,) free pod slots."""
     allowed: Mask
-    """(K, N) nodes on which pods of each kind may run, by selector, taints and cordon; row 0 for any pod."""
+    """(K, N) nodes on which pods of each kind may run, by selector, taints and cordon; row 0: no restrictions."""
     domains: Mapping[str, Ints] = field(default_factory=dict)
-    """By label key: (N,) number of the node's domain, -1 where it has none."""
+    """(N,) number of the node's domain, -1 for none; by topology key."""
     policies: Mapping[str, Policy] = field(default_factory=lambda: POLICIES)
-    """By name; a plan may be made in a thread, so they are its own."""
+    """Policies by name; not shared with decisions, since a plan may be made in a thread."""
     empty: Longs | None = None
-    """(3, N) CPU, memory and pods that a node has room for while nobody uses it; None: all that is allocatable."""
+    """(3, N) CPU, memory and pods that an empty node has room for; None: all that is allocatable."""
     refusals: Mapping[int, WaitReason] = field(default_factory=dict)
-    """Why pods of a kind may run nowhere, by the kind."""
+    """By kind: why its pods may run nowhere."""
     neighbours: Neighbours | None = None
-    """What nodes have left beside CPU, memory and GPUs, and who is on them; None where none of the batch wants more,
-    nor is kept away by others."""
+    """Other resources, host ports and pods on nodes; None if the batch has no such demands and no rule affects it."""
 
     def room_of_empty(self) -> Longs:
-        """The same in any case."""
+        """`empty`, or its default."""
         if self.empty is not None:
             return self.empty
-        slots = np.full(self.num_nodes, _ALL_PODS)
+        slots = np.full(self.num_nodes, ALL_PODS)
         return np.stack([self.cpu_allocatable_milli, self.memory_allocatable_mib, slots])
 
     @property
@@ -116,19 +117,19 @@ class View:
         return self.cluster.num_nodes
 
     def alike(self, pod: PlanPod) -> tuple[object, ...]:
-        """Equal for pods that fit the same nodes."""
+        """A key that is equal for pods that fit the same nodes."""
         if self.neighbours is None:
             return pod.alike
         return *pod.alike, self.neighbours.alike(pod.namespace, pod.labels), pod.demands and pod.namespace
 
-    def could_run(self, pod: PlanPod) -> Mask:
-        """(N,) the nodes that a pod may use and would have room on if nobody were there, GPUs apart."""
+    def fits_empty(self, pod: PlanPod) -> Mask:
+        """(N,) the nodes that a pod may use and, GPUs aside, would fit if they were empty."""
         could: Mask = self.allowed[pod.kind] & (self.cpu_allocatable_milli >= pod.cpu_milli)
         could &= self.memory_allocatable_mib >= pod.memory_mib
         return could if self.neighbours is None else could & self.neighbours.offers(pod.demands)
 
     def unchecked(self, pod: PlanPod) -> tuple[str, ...]:
-        """In words, what of a pod's demands a plan does not look at."""
+        """Descriptions of a pod's demands that plans do not check."""
         if pod.demands is None:
             return ()
         if self.neighbours is None:
@@ -136,36 +137,33 @@ class View:
         return self.neighbours.unchecked(pod.demands)
 
     def domains_of(self, gang: Sequence[PlanPod]) -> Ints | None:
-        """(N,) number of the domain of each node, of which a gang must keep to one, -1 where it may not go.
-
-        None where it may go anywhere.
-        """
+        """(N,) the domain of each node, -1 where a gang may not go; it must use one domain. None: no restriction."""
         topology = next((pod.topology for pod in gang if pod.topology), "")
         if not topology:
             return None
-        found = self.domains.get(topology)
-        if found is None:
+        domains = self.domains.get(topology)
+        if domains is None:
             return np.full(self.num_nodes, -1, np.int32)
         rows = [row for pod in gang for name in pod.beside if (row := self.cluster.row_of.get(name)) is not None]
-        theirs = next((number for number in found[rows] if number >= 0), None)
-        return found if theirs is None else np.where(found == theirs, found, np.int32(-1))
+        required = next((number for number in domains[rows] if number >= 0), None)
+        return domains if required is None else np.where(domains == required, domains, np.int32(-1))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where each pod of a batch goes."""
+    """The node of each pod of a batch."""
 
     planner: str
     version: int
-    """Version of the cluster it was made on."""
+    """Version of the cluster that it was made on."""
     pods: tuple[PlanPod, ...]
     """P pods, in the order of the batch."""
     rows: tuple[int, ...]
-    """(P,) the node of each, -1 for none."""
+    """(P,) row of each pod's node, -1 for none."""
     gpus: tuple[tuple[int, ...], ...]
-    """(P,) indices of the GPUs that were counted on."""
+    """(P,) indices of the GPUs assumed for each pod."""
     unassigned: Mapping[int, WaitReason]
-    """Why, by the position of each pod that gets no node."""
+    """Reason by the position of each pod that gets no node."""
 
     @property
     def num_placed(self) -> int:
@@ -174,37 +172,37 @@ class Plan:
 
 
 class Planner(Protocol):
-    """A way to plan a batch: a file of `planners`, and a line in their registry."""
+    """A planning algorithm: a module of `planners`, and a line in their registry."""
 
     @property
     def name(self) -> str:
-        """What settings and `kerf plan` call it."""
+        """Its name in settings and `kerf plan`."""
 
     @property
     def description(self) -> str:
-        """In one line: how, and for what batches."""
+        """One line: the method, and the batches it suits."""
 
     def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
-        """A plan of P pods. Raises PlanError when the batch is not for this planner."""
+        """A plan of P pods. Raises PlanError if the planner does not support the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How good a plan is, in figures that planners are compared by."""
+    """Figures by which planners are compared."""
 
     placed: int
     placed_priority: float
     """Sum over placed pods of 1 + priority / highest priority."""
     gpus: int
-    """GPU units given to pods."""
+    """GPU units assigned to pods."""
     nodes: int
     """Nodes that pods of the plan use."""
     fragments: float
-    """Part of all GPU units that are free on nodes where others are in use: 0 when no node is cut."""
+    """Fraction of all GPU units that are free on partly used nodes."""
 
 
 def units_of(pods: Sequence[PlanPod]) -> list[list[int]]:
-    """Positions of pods that are placed all or none, in the order of the first of each."""
+    """Groups of positions that are placed all or none, ordered by the first of each."""
     units: dict[str | int, list[int]] = {}
     for position, pod in enumerate(pods):
         units.setdefault(pod.gang or position, []).append(position)
@@ -212,7 +210,7 @@ def units_of(pods: Sequence[PlanPod]) -> list[list[int]]:
 
 
 def priority_weights(pods: Sequence[PlanPod]) -> Floats:
-    """(P,) 1 for the lowest priority of the batch, up to 2 for the highest."""
+    """(P,) weights from 1 for the batch's lowest priority to 2 for its highest."""
     priority = np.array([pod.priority for pod in pods], dtype=np.float64)
     if not len(priority):
         return priority

@@ -1,4 +1,4 @@
-"""How many GPUs the pods of a namespace may hold at once, and whose turn it is when namespaces compete."""
+"""GPU quotas and fair-share weights by namespace."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,24 +8,24 @@ from extender.planning.wait_reasons import Code, WaitReason
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Limits and weights by namespace."""
+    """GPU limits and weights by namespace."""
 
     gpus: Mapping[str, float] = field(default_factory=dict)
-    """Most GPUs in use at once; a namespace that is not named has no limit, "*" names all others."""
+    """Most GPUs in use at once; "*" applies to all namespaces not listed. Without it these have no limit."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight in fair share, 1 where not named."""
+    """Fair-share weights; the default is 1."""
 
     def limit(self, namespace: str) -> float:
-        """GPUs that a namespace may use, inf for no limit."""
+        """A namespace's GPU limit, inf for none."""
         return self.gpus.get(namespace, self.gpus.get("*", float("inf")))
 
     def excess(self, namespace: str, used: float, asked: float) -> WaitReason | None:
-        """Why a namespace that uses so many GPUs may not have so many more, None when it may."""
+        """The reason if `asked` more GPUs would exceed a namespace's limit, else None."""
         limit = self.limit(namespace)
         if asked <= 0 or used + asked <= limit:
             return None
         return Code.OVER_QUOTA.reason(namespace=namespace, limit=limit, used=used, asked=asked)
 
     def share(self, namespace: str, gpus: float) -> float:
-        """GPUs over a namespace's weight."""
+        """GPUs divided by a namespace's weight."""
         return gpus / max(self.weights.get(namespace, 1.0), 1e-9)

@@ -1,4 +1,4 @@
-"""What a plan comes to, node by node: pods, CPU, memory and GPUs in use once it is carried out."""
+"""JSON report of a plan: assignments, and each node's pods and utilization after it is carried out."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypedDict
@@ -9,11 +9,11 @@ from extender.planning.plans import Plan, View, priority_weights
 _REASON: Final = "needs 2 GPUs, best node: 1 free"
 
 NodeLoad = Mapping[str, Any]
-"""A node as the plan leaves it, as JSON data; percentages are of what the kubelet offers, running pods included."""
+"""A node after the plan, as JSON data; percentages are of allocatable and include running pods."""
 
 
 class PlanReport(TypedDict):
-    """Each key with an example of it, where a type alone tells little."""
+    """The report's keys, with examples for the API's schema."""
 
     planner: Annotated[str, "greedy"]
     version: Annotated[int, 261]
@@ -27,7 +27,7 @@ class PlanReport(TypedDict):
 
 
 def node_loads(view: View, plan: Plan) -> list[NodeLoad]:
-    """Every node, in the order of their names."""
+    """The load of every node, sorted by node name."""
     cluster = state_after(view, plan).cluster
     pods: dict[int, list[str]] = {}
     for pod, row in zip(plan.pods, plan.rows, strict=True):
@@ -49,7 +49,7 @@ def node_loads(view: View, plan: Plan) -> list[NodeLoad]:
 
 
 def report(view: View, plan: Plan) -> PlanReport:
-    """The whole report."""
+    """The report of a plan."""
     quality = state_after(view, plan).quality(priority_weights(plan.pods))
     names = view.cluster.node_names
     return {
@@ -71,5 +71,5 @@ def report(view: View, plan: Plan) -> PlanReport:
     }
 
 
-def _percent(used: int, of: int) -> float:
-    return round(100 * used / of, 1) if of > 0 else 0.0
+def _percent(used: int, total: int) -> float:
+    return round(100 * used / total, 1) if total > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Why a pod gets no node: codes with their numbers, which are counted and decided by; the sentence is made last."""
+"""Why a pod gets no node: a code, and the parameters of its sentence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Cause(StrEnum):
-    """What keeps a pod waiting, roughly: the label `why` of the metric `kerf_queue_skipped`."""
+    """Category of reasons: the label `why` of the metric `kerf_queue_skipped`."""
 
     GANG = "gang"
     GATE = "gate"
@@ -21,10 +21,10 @@ class Cause(StrEnum):
 
 
 class Code(Enum):
-    """Every way to be passed over, with its cause and its sentence; the sentences are part of the documented notes."""
+    """Every reason for passing a pod over: its cause, and its sentence, which documentation quotes."""
 
     NOT_REACHED = (Cause.ROOM, "")
-    """A round ended before it came to the pod: nobody is told."""
+    """The round ended before it reached the pod. Not reported."""
     FORBIDDEN = (Cause.ROOM, "no node matches its selector and tolerations")
     UNTOLERATED = (Cause.ROOM, "untolerated taint {taints} on every node that matches its selector ({nodes})")
     NO_RESOURCE = (Cause.ROOM, "no node has {resource}")
@@ -38,14 +38,14 @@ class Code(Enum):
     NODES_TOO_SMALL = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much")
     NODES_BUSY = (Cause.ROOM, "needs {cpu:g} CPU and {memory_mib} MiB, no node has that much free")
     NO_GPU_ROOM = (Cause.ROOM, "{text}")
-    """In the words of `core.fit`; `never`: also if nothing ran."""
+    """Text by `core.fit`; parameter `never`: it would not fit empty nodes either."""
     LEFT_OUT = (Cause.ROOM, "left out by the planner")
     KEPT_FOR_HEAD = (Cause.RESERVATION, "room is kept for {head}")
     REFUSED = (Cause.REFUSED, "kube-scheduler refused {whom} {node}: {words}")
-    """A node that had room by all that plans know."""
+    """A node that had room as far as plans know."""
     ON_TRIAL = (
         Cause.REFUSED,
-        "kube-scheduler refuses pods of namespace {namespace} for what the queue does not know: a few at a time",
+        "kube-scheduler refuses pods of namespace {namespace} for reasons unknown to the queue: only few are released",
     )
     OVER_QUOTA = (
         Cause.QUOTA,
@@ -57,36 +57,36 @@ class Code(Enum):
     GANG_INCOMPLETE = (Cause.GANG, "gang {gang} waits for its pods: {here} of {size} exist")
     OTHER_GATE = (Cause.GATE, "held by another scheduling gate: {gates}")
     CLAIM_MISSING = (Cause.CLAIM, "waits for its ResourceClaim {claim}: it does not exist yet, or is being changed")
-    CLAIM_UNDECIDED = (Cause.CLAIM, "whether Kerf allocates for its ResourceClaim {claim} is being found out")
-    CLAIM_SHARED = (Cause.CLAIM, "waits for its ResourceClaim {claim}: another pod gets its devices first")
+    CLAIM_UNDECIDED = (Cause.CLAIM, "waits until Kerf knows whether it is to allocate ResourceClaim {claim}")
+    CLAIM_SHARED = (Cause.CLAIM, "waits for its ResourceClaim {claim}: another pod that shares it goes first")
     CLAIM_IN_GANG = (
         Cause.CLAIM,
         "pods of its gang {gang} share ResourceClaim {claim}: give each a claim of its own, by a ResourceClaimTemplate",
     )
-    CLAIM_REFUSED = (Cause.CLAIM, "the API server refuses it its devices: {why}")
+    CLAIM_REFUSED = (Cause.CLAIM, "the API server refuses the allocation of its devices: {why}")
     CLAIM_COSTS = (
         Cause.CLAIM,
-        "the ResourceClaims of namespace {namespace} take long to search devices for: they go on within 5 minutes",
+        "searching devices for ResourceClaims of namespace {namespace} takes too long: it goes on within 5 minutes",
     )
     CLAIMS_UNKNOWN = (Cause.CLAIM, "devices can't be chosen now: {why}")
     NO_RIGHT = (Cause.API, "Kerf may not {right}: user {user} lacks that right, which {manifest} gives")
-    NOT_WRITTEN = (Cause.API, "Kerf can't write on it: {error}")
+    NOT_WRITTEN = (Cause.API, "Kerf can't update it: {error}")
     NOT_PLANNED = (Cause.API, "the queue plans nothing: {why}")
     UNREADABLE = (Cause.REQUEST, "{text}")
-    """In the words of whoever read the request."""
+    """Text by the parser of the request."""
 
     def __init__(self, cause: Cause, sentence: str) -> None:
         self.cause = cause
         self.sentence = sentence
 
     def reason(self, **parameters: object) -> "WaitReason":
-        """A reason of this code; `parameters` are those of its sentence."""
+        """A reason with this code and the parameters of its sentence."""
         return WaitReason(self, parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitReason:
-    """Why one pod waits; equal when the sentences are."""
+    """Why one pod waits."""
 
     code: Code
     parameters: Mapping[str, object]
@@ -96,26 +96,26 @@ class WaitReason:
 
     @property
     def moves_help(self) -> bool:
-        """Whether it might find a node if running pods moved: not one that no node here is made for."""
-        return self.code not in _WHATEVER_RUNS and not self.parameters.get("never")
+        """Whether moving running pods might make room for the pod."""
+        return self.code not in _INDEPENDENT_OF_PODS and not self.parameters.get("never")
 
 
-_WHATEVER_RUNS: Final = frozenset(
+_INDEPENDENT_OF_PODS: Final = frozenset(
     {
         *(Code.FORBIDDEN, Code.UNTOLERATED, Code.NO_RESOURCE, Code.RESOURCE_TOO_SMALL, Code.NODES_TOO_SMALL),
         *(Code.UNREADABLE, Code.OTHER_GATE, Code.GANG_UNKNOWN, Code.GANG_WITHOUT_GROUP, Code.GANG_INCOMPLETE),
         *(Code.OVER_QUOTA, Code.CLAIM_MISSING, Code.CLAIM_UNDECIDED, Code.CLAIM_IN_GANG, Code.CLAIM_REFUSED),
     }
 )
-"""Ways to be passed over that have nothing to do with what runs."""
+"""Reasons that do not depend on what runs."""
 
 
 NOT_REACHED = Code.NOT_REACHED.reason()
-FOR_WANT_OF_ROOM = frozenset(
+ROOM_CODES = frozenset(
     {
         *(Code.NOT_REACHED, Code.FORBIDDEN, Code.NODES_TOO_SMALL, Code.NODES_BUSY, Code.NO_GPU_ROOM, Code.LEFT_OUT),
         *(Code.KEPT_FOR_HEAD, Code.GANG_TOO_LARGE, Code.UNTOLERATED, Code.NO_RESOURCE, Code.RESOURCE_TOO_SMALL),
         *(Code.RESOURCE_BUSY, Code.PORT_TAKEN, Code.NEAR, Code.APART, Code.REPELLED, Code.SPREAD),
     }
 )
-"""Ways to be passed over that another node may help against."""
+"""Reasons that another node may resolve."""

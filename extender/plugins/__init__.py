@@ -1,1 +1,1 @@
-"""Device plugins: how each writes a node's GPUs and a pod's devices."""
+"""Device plugins: their formats of a node's GPUs and a pod's devices."""

@@ -1,4 +1,4 @@
-"""Which nodes have GPUs that are allocated to ResourceClaims, which of them are allocated, and who asks for them."""
+"""GPUs of DRA drivers: nodes that have them, allocations, and requests."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ from extender.plugins.protocol import DevicePlugin, Stock
 
 
 class Dra(DevicePlugin):
-    """Vendors' DRA drivers. kube-scheduler hands their GPUs out, so they are told nothing with a Binding."""
+    """Vendors' DRA drivers. kube-scheduler allocates their GPUs, so a Binding carries nothing for them."""
 
     name = "dra"
 
@@ -43,20 +43,20 @@ class Dra(DevicePlugin):
 
 
 class _DevicePools:
-    """ResourceSlices and ResourceClaims of vendors' drivers. Not thread-safe; every method returns at once."""
+    """ResourceSlices and ResourceClaims of vendors' drivers. Not thread-safe."""
 
     feeds: Sequence[Feed[Any]] = (SLICES, CLAIMS)
 
     def __init__(self, reading: NodeReading) -> None:
         self._slices = NodeSlices(reading)
         self.owned = OwnedDevices(self._slices) if reading.allocates else None
-        """Those that Kerf allocates itself."""
+        """The devices that Kerf allocates itself, or None."""
         if self.owned is not None:
             self.feeds = (*self.feeds, CLASSES, RULES)
         self._claims: dict[str, ResourceClaim] = {}  # by uid
         self._claim_at: dict[str, str] = {}  # uid by namespace/name
         self._allocated: Index[list[DeviceId]] = Index()  # devices by pool, `driver/pool`, and a claim's uid
-        self._served: Index[str] = Index()  # allocated claims by the uids of the pod and the claim
+        self._served: Index[str] = Index()  # allocated claims by UID of the pod and of the claim
         self.num_allocated: Counter[str] = Counter()
         """Devices that claims hold, by namespace."""
 
@@ -68,8 +68,11 @@ class _DevicePools:
         return replace(offer, unit=GpuUnit.OWNED) if owned else offer
 
     def holdings_on(self, node: str) -> list[Holding]:
-        """What ResourceClaims hold of a node's GPUs. Of pools that Kerf owns, as much as each device has of its GPU;
-        of others, partitions of one, or a device that claims share, count once."""
+        """Return what ResourceClaims hold of a node's GPUs.
+
+        In pools that Kerf owns, each device holds its part of the GPU. In others, partitions of one GPU, or a device
+        shared by claims, count once.
+        """
         pools = self._slices.pools_on(node)
         if pools.offer is NO_GPUS:
             return []
@@ -89,27 +92,27 @@ class _DevicePools:
         return holdings
 
     def uses_on(self, node: str) -> list[DeviceUse]:
-        """Who has which of a node's devices; without pools that Kerf owns those of vendors' drivers alone."""
+        """Return the uses of a node's devices; if Kerf owns no pools, of vendors' drivers only."""
         gpu_of, owned = _gpu_of(self._slices.pools_on(node)), self.owned
         if owned is not None:
             pools = frozenset((state.id.driver, state.id.pool) for state in owned.pools_on(node))
-            gone = frozenset(owned.orphans)
+            orphans = frozenset(owned.orphans)
             inventory = owned.inventory_on(node)
-            return uses_of(list(owned.claims_on(node)), owned.holds_on(node), inventory, gpu_of, pools, gone)
+            return uses_of(list(owned.claims_on(node)), owned.holds_on(node), inventory, gpu_of, pools, orphans)
         names = self._pools_of(node)
         uids = dict.fromkeys(uid for pool in names for uid in self._allocated.of(pool))
         of_gpus = frozenset((name.partition("/")[0], name.partition("/")[2]) for name in names)
         return uses_of([self._claims[uid] for uid in uids], {}, NO_DEVICES, gpu_of, of_gpus)
 
     def _pools_of(self, node: str) -> list[str]:
-        """Pools of vendors' drivers, `driver/pool`."""
+        """Return the pools of vendors' drivers, `driver/pool`."""
         return [name for name in self._slices.names_on(node) if name.partition("/")[0] in DRIVERS]
 
     def serves(self, pod_uid: str) -> bool:
         return bool(self._served.of(pod_uid))
 
     def request_of(self, pod: objects.Pod) -> GpuRequest | None:
-        """What a pod asks by claims that have no devices yet."""
+        """Return what a pod requests by unallocated claims."""
         uids = {self._claim_at.get(key, "") for key in claim_keys(pod)}
         claims = [self._claims[uid] for uid in sorted(uids - {""})]
         return read_request(claim for claim in claims if claim.status.allocation is None)
@@ -171,16 +174,16 @@ class _DevicePools:
 
 
 def _devices(claim: ResourceClaim) -> list[DeviceId]:
-    """Devices of vendors' drivers that a claim has."""
-    return [found for found in devices_of(claim) if found.driver in DRIVERS]
+    """Return a claim's devices of vendors' drivers."""
+    return [device for device in devices_of(claim) if device.driver in DRIVERS]
 
 
 def _gpu_of(pools: NodePools) -> dict[DeviceId, int]:
-    """Index of the GPU of each device of the driver of a node's GPUs."""
+    """Return the GPU index of each device of a node's GPU driver."""
     return {DeviceId(pools.driver, pool, device): index for (pool, device), index in pools.index_of.items()}
 
 
 def _parts_taken(devices: NodeDevices) -> list[Holding]:
-    """What is taken of GPUs, device by device."""
+    """Return what taken devices hold of GPUs."""
     taken = (device for index, device in enumerate(devices.inventory.devices) if devices.taken >> index & 1)
     return [Holding(1, (Part(device.gpu, device.milli, device.mib),)) for device in taken if device.gpu >= 0]

@@ -1,8 +1,9 @@
 """What a pod holds of its node's GPUs."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from extender.core.clusters import WHOLE_MILLI
 
@@ -10,38 +11,37 @@ UNKNOWN_GPU = -1
 
 
 class Part(NamedTuple):
-    """What is held of one GPU, all of it unless said otherwise."""
+    """What is held of one GPU; by default all of it."""
 
     gpu: int
-    """Index, UNKNOWN_GPU when only the UUID is known."""
+    """Index, UNKNOWN_GPU if only the UUID is known."""
     milli: int = WHOLE_MILLI
-    """Compute, 0..1000; all of it means the whole GPU, whatever `mib` says."""
+    """Compute, 0..1000; 1000 means the whole GPU, whatever `mib` is."""
     mib: int = 0
-    """Memory, of a share."""
+    """Memory of a share, in MiB."""
     uuid: str = ""
-    """Where a node knows it, it is believed rather than the index."""
+    """Takes precedence over the index on nodes that publish UUIDs."""
 
     @property
     def whole(self) -> bool:
-        """Whether nobody else may have anything of the GPU."""
+        """Whether the GPU is held exclusively."""
         return self.milli >= WHOLE_MILLI
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True):
     """What one pod holds on its node."""
 
     units: int
-    """GPUs, shares or time slices, all counted; those that `parts` does not name are of unknown index."""
+    """Number of GPUs, shares or time slices; those not in `parts` have an unknown index."""
     parts: tuple[Part, ...] = ()
     mig: tuple[tuple[str, int], ...] = ()
     """MIG devices by profile."""
     unserved: bool = False
-    """Whether the kubelet knows nothing of it: it is asked by annotation or label alone."""
+    """Whether it was requested by annotation or label only, so that the kubelet does not know of it."""
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """The indices known."""
+        """The known indices."""
         return tuple(part.gpu for part in self.parts)
 
     def __bool__(self) -> bool:
@@ -49,7 +49,7 @@ class Holding:
 
 
 def whole_gpus(units: int, gpus: Iterable[int] = ()) -> Holding:
-    """So many whole GPUs, or time slices, of which these indices are known."""
+    """Return a holding of whole GPUs or time slices, of which these indices are known."""
     return Holding(units, tuple(Part(gpu) for gpu in gpus))
 
 
@@ -57,8 +57,10 @@ NOTHING = Holding(0)
 
 
 def either(one: Holding, other: Holding) -> Holding:
-    """The least that covers both, where nobody can tell which of them is held. GPUs of unknown index count by number:
-    whole ones of the other side do for them."""
+    """Return the smallest holding that covers both, for when it is unknown which one is held.
+
+    GPUs of unknown index count by number; whole GPUs of the other holding cover them.
+    """
     parts: dict[int | str, Part] = {}
     for part in (*one.parts, *other.parts):
         key = _key(part)
@@ -79,7 +81,7 @@ def _key(part: Part) -> int | str:
 
 
 def _larger(one: Part, other: Part) -> Part:
-    """What covers two parts of one GPU; all of it where one is all of it."""
+    """Return what covers two parts of one GPU."""
     if one.whole or other.whole:
         return one if one.whole else other
     return Part(one.gpu, max(one.milli, other.milli), max(one.mib, other.mib), one.uuid or other.uuid)

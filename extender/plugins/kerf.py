@@ -1,11 +1,7 @@
-"""Kerf's own annotations: what an agent tells of a node's GPUs, and what Kerf has assigned to a pod.
+"""Kerf's own annotations, valid on nodes of every device plugin: a node's GPUs, and a pod's assignment.
 
-They count on nodes of every device plugin.
-
-What `kerf node-agent` tells of its node, in one annotation: its GPUs, and which of them the kubelet really gave.
-
-It tells more than the kubelet offers, and takes nothing away from it: a report that is missing or can't be read leaves
-a node as it is without an agent.
+`kerf node-agent` reports its node's GPUs, and which of them the kubelet gave to pods, in one annotation. The report
+only adds to what the kubelet offers: without a readable one the node counts as if it had no agent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,30 +33,29 @@ from extender.plugins.protocol import UnreadableError
 GPUS: Final = "kerf.dev/gpus"
 """A node's GPUs, as a JSON list of `AnnotatedGpu`."""
 _GIVEN: Final = "kerf.dev/given-gpus"
-"""What a node's kubelet really gave, which beats what was assigned: a JSON object of GPU UUIDs by the pod's UID,
-`{"d5b1...": ["GPU-..."]}`; a pod that is not named keeps what it was assigned. `namespace/name` instead of the UID is
-understood as well, of the pod that has that name when the entry is written: one that is made again under the name
-inherits nothing."""
+"""What a node's kubelet gave, which overrides assignments: a JSON object of GPU UUIDs by pod UID,
+`{"d5b1...": ["GPU-..."]}`; other pods keep their assignment. `namespace/name` also works, for the pod that has the name
+when the entry is written, not for later ones."""
 
 ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
-"""Indices of the GPUs assigned, "0,3"; "" where the device plugin alone picks them."""
+"""Indices of the assigned GPUs, "0,3"; "" if the device plugin chooses them."""
 ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
-"""Their UUIDs in the same order, where the node tells them."""
+"""Their UUIDs in the same order, if the node publishes them."""
 ASSIGNED_SHARE: Final = "kerf.dev/assigned-share"
-"""Milli of each assigned GPU's compute that is booked, "500"; "" or missing where whole GPUs are."""
+"""Booked thousandths of each assigned GPU's compute, "500"; "" or missing for whole GPUs."""
 ASSIGNED_MEMORY: Final = "kerf.dev/assigned-memory-mib"
-"""MiB of each assigned GPU's memory that is booked, where it is shared."""
+"""Booked MiB of each assigned GPU's memory, if shared."""
 ASSIGNED_MODEL: Final = "kerf.dev/assigned-model"
 ASSIGNED_NODE: Final = "kerf.dev/assigned-node"
-"""Node that it was assigned on, where it is written before the pod has one: on any other node it says nothing."""
+"""Node of the assignment, if written before the pod has a node; the assignment is void on other nodes."""
 ASSIGNED_BY: Final = "kerf.dev/assigned-by"
-"""Version and policy that decided: "kerf/0.1.0 tightest"."""
+"""Kerf's version and the policy: "kerf/0.1.0 tightest"."""
 EXPLANATION: Final = "kerf.dev/explanation"
-"""Why the pod is pending, or what its node was the best of."""
+"""Why the pod is pending, or why its node was chosen."""
 ASSIGNMENT: Final = (
     *(ASSIGNED_GPUS, ASSIGNED_UUIDS, ASSIGNED_SHARE, ASSIGNED_MEMORY, ASSIGNED_MODEL, ASSIGNED_NODE, ASSIGNED_BY),
 )
-"""What a copy of a bound pod carries, and a Binding has to blank."""
+"""Annotations that a copy of a bound pod carries, and a Binding has to blank."""
 
 _MAX_UUID_CHARS: Final = 128
 _MAX_INDEX_LIST_CHARS: Final = 512
@@ -72,7 +67,7 @@ _Group = Annotated[int, msgspec.Meta(ge=-1, le=2**15)]
 
 
 class _AnnotatedGpu(msgspec.Struct, forbid_unknown_fields=False):
-    """One GPU of a node, as an annotation describes it."""
+    """One GPU of a node in an annotation."""
 
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_GPUS_PER_NODE)]
     uuid: Annotated[str, msgspec.Meta(max_length=_MAX_UUID_CHARS)] = ""
@@ -87,11 +82,11 @@ _gpus_decoder: Final = msgspec.json.Decoder(list[_AnnotatedGpu])
 _given_decoder: Final = msgspec.json.Decoder(dict[str, list[str]])
 
 Given = dict[str, tuple[str, ...]]
-"""UUIDs by a pod's UID, or by `namespace/name`."""
+"""GPU UUIDs by pod UID or `namespace/name`."""
 
 
 def read_gpus(text: str, reading: NodeReading) -> tuple[Gpu, ...]:
-    """The GPUs that `GPUS` names, by index. Raises UnreadableError."""
+    """Parse the annotation `GPUS`, in order of index. Raises UnreadableError."""
     try:
         listed = _gpus_decoder.decode(bounded(text))
     except (msgspec.DecodeError, UnicodeError, RecursionError, UnreadableError) as error:
@@ -100,7 +95,7 @@ def read_gpus(text: str, reading: NodeReading) -> tuple[Gpu, ...]:
 
 
 def _described(listed: Sequence[_AnnotatedGpu], reading: NodeReading, key: str) -> tuple[Gpu, ...]:
-    """The GPUs that an annotation lists, by index. Raises UnreadableError."""
+    """Return the GPUs listed in an annotation, in order of index. Raises UnreadableError."""
     gpus = {gpu.index: _gpu_of(gpu, reading) for gpu in listed}
     uuids = [gpu.uuid for gpu in listed if gpu.uuid]
     if len(gpus) < len(listed) or len(set(uuids)) < len(uuids):
@@ -114,8 +109,8 @@ def _gpu_of(gpu: _AnnotatedGpu, reading: NodeReading) -> Gpu:
     return Gpu(model, nominal_mib(memory_mib, reading.memory_tolerance_frac), gpu.uuid, gpu.healthy, gpu.numa, gpu.link)
 
 
-def merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, object]) -> NodeOffer:
-    """The annotated GPUs, in the units in which they are offered already; all of them where no plugin offers any."""
+def with_annotated_gpus(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, object]) -> NodeOffer:
+    """Return the annotated GPUs in the offer's units; all of them are allocatable if no plugin offers any."""
     if not gpus:
         return NodeOffer(mig=offer.mig, warnings=offer.warnings)
     if offer.unit is GpuUnit.PART:
@@ -130,7 +125,7 @@ def merged(gpus: tuple[Gpu, ...], offer: NodeOffer, allocatable: Mapping[str, ob
 
 
 def _as_registered(gpu: Gpu, registered: Gpu | None) -> Gpu:
-    """An annotated GPU with what its plugin shares it by, and as healthy as both say."""
+    """Add the plugin's memory and sharing limit to an annotated GPU; it is healthy if both say so."""
     if registered is None:
         return gpu
     return replace(
@@ -142,10 +137,7 @@ def _as_registered(gpu: Gpu, registered: Gpu | None) -> Gpu:
 
 
 def _read_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
-    """UUIDs of the GPUs that pods were really given, by UID or `namespace/name`; and warnings.
-
-    An annotation that can't be read says nothing: what was assigned stays booked.
-    """
+    """Return what pods were given, and warnings. If unreadable, assignments stay booked."""
     text = annotations.get(_GIVEN)
     if text is None:
         return {}, ()
@@ -168,7 +160,7 @@ def _read_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
-    """The indices of an assignment annotation; () when there are none or it is not of that form."""
+    """Parse the indices in an assignment annotation; () if empty or malformed."""
     if not text or len(text) > _MAX_INDEX_LIST_CHARS:
         return ()
     parts = text.split(",")
@@ -179,12 +171,12 @@ def parse_gpus(text: str) -> tuple[int, ...]:
 
 
 def format_gpus(gpus: tuple[int, ...]) -> str:
-    """An assignment as its annotation has it."""
+    """Return the annotation value of an assignment."""
     return ",".join(map(str, gpus))
 
 
 def assigned_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """The indices that were assigned, () when there are none. Raises UnreadableError."""
+    """Return the assigned indices, () for none. Raises UnreadableError."""
     text = annotations.get(ASSIGNED_GPUS, "")
     gpus = parse_gpus(text)
     if text and not gpus:
@@ -195,14 +187,14 @@ def assigned_gpus(annotations: Mapping[str, str]) -> tuple[int, ...]:
 def assigned_parts(
     annotations: Mapping[str, str], gpus: tuple[int, ...], request: GpuRequest | None
 ) -> tuple[Part, ...]:
-    """What is held of each GPU: all of it, unless it was asked and assigned as a share. Raises UnreadableError."""
+    """Return what is held of each GPU: all of it, unless a share was requested and assigned. Raises UnreadableError."""
     text = annotations.get(ASSIGNED_UUIDS, "")
     uuids = text.split(",") if text and len(text) <= _MAX_UUID_LIST_CHARS else []
     if len(uuids) != len(gpus):
         uuids = [""] * len(gpus)
     milli, mib = WHOLE_MILLI, 0
     if request and (request.milli or request.shares_by_memory) and annotations.get(ASSIGNED_SHARE):
-        # Whoever may write a pod may write these too: what was asked is held at least.
+        # Anyone who may write the pod may write these, so at least the request is held.
         milli = max(_number(annotations, ASSIGNED_SHARE, WHOLE_MILLI), request.milli)
         mib = max(_number(annotations, ASSIGNED_MEMORY, MAX_MEMORY_MIB), request.memory_each_mib)
         if milli and not request.milli:
@@ -218,14 +210,14 @@ def _number(annotations: Mapping[str, str], key: str, largest: int) -> int:
 
 
 REPORT: Final = "kerf.dev/node-report"
-"""JSON: see `_Report`."""
+"""JSON of `_Report`."""
 _VERSION: Final = 1
 _MAX_CHARS: Final = 256 * 1024
-"""All annotations of an object together have room for as much."""
+"""Kubernetes' limit for all annotations of an object."""
 
 _BY_GPU: Final = frozenset(GPU_RESOURCES)
 _REPLICA: Final = "::"
-"""Between the UUID of a GPU and the number of its time slice, in the plugin's device IDs."""
+"""Separates a GPU's UUID and the number of its time slice in the plugin's device IDs."""
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=160)]
 
@@ -234,16 +226,16 @@ class _Report(msgspec.Struct):
     version: int
     gpus: Annotated[list[_AnnotatedGpu], msgspec.Meta(max_length=64)] = []
     given: dict[_Id, dict[str, dict[str, list[_Id]]]] = {}
-    """Device IDs by the pod's UID, container and resource, as the kubelet's PodResources API has them."""
+    """Device IDs by pod UID, container and resource, from the kubelet's PodResources API."""
     steers: list[str] = []
-    """Resources whose devices the agent chooses as Kerf has."""
+    """Resources whose devices the agent steers to Kerf's assignment."""
     replicas: dict[str, Annotated[int, msgspec.Meta(ge=1, le=MAX_UNITS_PER_GPU)]] = {}
-    """Of resources whose devices are time slices: how many a GPU is shared into."""
+    """Time slices per GPU, by resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NodeReport:
-    """A report that could be read."""
+    """A decoded report."""
 
     gpus: tuple[_AnnotatedGpu, ...] = ()
     given: Given = field(default_factory=dict)
@@ -251,19 +243,19 @@ class _NodeReport:
     replicas: Mapping[str, int] = field(default_factory=dict)
 
 
-_NOTHING: Final = _NodeReport()
+_NO_REPORT: Final = _NodeReport()
 _decoder: Final = msgspec.json.Decoder(_Report)
 
 
 def _read_report(annotations: Mapping[str, str]) -> _NodeReport:
-    """What a node's agent tells; nothing where there is none. Raises UnreadableError."""
+    """Return the report of a node's agent, empty without one. Raises UnreadableError."""
     text = annotations.get(REPORT)
-    return _NOTHING if text is None else _read(text)
+    return _NO_REPORT if text is None else _read(text)
 
 
 @lru_cache(maxsize=16)
 def _read(text: str) -> _NodeReport:
-    """Remembered, since a change of a node asks for its GPUs and for what was given."""
+    """Cached, since each change of a node reads its report twice."""
     if len(text) > _MAX_CHARS:
         raise UnreadableError(f"{REPORT} is ignored: {len(text)} characters, more than {_MAX_CHARS}")
     try:
@@ -271,20 +263,19 @@ def _read(text: str) -> _NodeReport:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UnreadableError(f"{REPORT} is ignored: {str(error)[:200]}") from None
     if report.version != _VERSION:
-        raise UnreadableError(f"{REPORT} is ignored: it is of version {report.version}, not {_VERSION}")
+        raise UnreadableError(f"{REPORT} is ignored: version {report.version} instead of {_VERSION}")
     given = {uid: uuids for uid, containers in report.given.items() if (uuids := _uuids(containers))}
     return _NodeReport(tuple(report.gpus), given, frozenset(report.steers), report.replicas)
 
 
 def _uuids(containers: Mapping[str, Mapping[str, list[str]]]) -> tuple[str, ...]:
-    """The GPUs of all containers of a pod, one once for each time slice; MIG devices count by number alone."""
+    """Return the GPUs of all containers of a pod, repeated for each time slice, without MIG devices."""
     ids = {device for devices in containers.values() for name in _BY_GPU & devices.keys() for device in devices[name]}
     return tuple(sorted(device.partition(_REPLICA)[0] for device in ids))
 
 
-def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
-    """UUIDs of the GPUs that pods were really given, by UID or `namespace/name`, and warnings; what was written by hand
-    (`kerf.GIVEN`) beats the report."""
+def read_given_gpus(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
+    """Return what pods were given, and warnings; the annotation written by hand (`_GIVEN`) overrides the report."""
     by_hand, warnings = _read_given(annotations)
     try:
         return {**_read_report(annotations).given, **by_hand}, warnings
@@ -293,23 +284,23 @@ def told_given(annotations: Mapping[str, str]) -> tuple[Given, tuple[str, ...]]:
 
 
 def with_report(offer: NodeOffer, annotations: Mapping[str, str], reading: NodeReading) -> NodeOffer:
-    """What a node's kubelet offers, with what its agent knows of each GPU. An unreadable report changes nothing."""
+    """Add the agent's knowledge of each GPU to the kubelet's offer. An unreadable report changes nothing."""
     if REPORT not in annotations or not offer.gpus or _is_disguised_mig(offer):
         return offer
     try:
         report = _read_report(annotations)
         gpus = _described(report.gpus, reading, REPORT)
     except UnreadableError:
-        return offer  # `told_given` says so
+        return offer  # `read_given_gpus` warns
     vendor = VENDORS[offer.vendor]
     resource = vendor.shared_resource if offer.unit is GpuUnit.REPLICA else vendor.resource
     steered = resource in report.steers
     offer = _in_slices(offer, report.replicas.get(resource, 1))
     offer = replace(offer, plugin_picks=offer.plugin_picks and not steered)
     if len(gpus) < len(offer.gpus):
-        return offer  # none are listed, or those of a plugin that has fewer
-    known = tuple(_known(gpu, offer.gpus[0]) for gpu in gpus)
-    return replace(offer, gpus=known, slices_led=steered and offer.unit in SLICES)
+        return offer  # no GPUs are listed, or fewer than offered
+    completed = tuple(_completed(gpu, offer.gpus[0]) for gpu in gpus)
+    return replace(offer, gpus=completed, slices_led=steered and offer.unit in SLICES)
 
 
 def _is_disguised_mig(offer: NodeOffer) -> bool:
@@ -317,7 +308,7 @@ def _is_disguised_mig(offer: NodeOffer) -> bool:
 
 
 def _in_slices(offer: NodeOffer, replicas: int) -> NodeOffer:
-    """The same units as time slices of fewer GPUs, so many of each: labels need not tell."""
+    """Return the same units as time slices of fewer GPUs, `replicas` of each: labels need not say so."""
     if replicas == 1:
         return offer
     unit = GpuUnit.REPLICA_AS_GPU if offer.unit is GpuUnit.WHOLE else offer.unit
@@ -325,8 +316,8 @@ def _in_slices(offer: NodeOffer, replicas: int) -> NodeOffer:
     return replace(offer, gpus=gpus, unit=unit, units_per_gpu=replicas, plugin_picks=False)
 
 
-def _known(gpu: Gpu, likely: Gpu) -> Gpu:
-    """A GPU of the report, with what labels say of all the node's GPUs where it does not say more."""
+def _completed(gpu: Gpu, likely: Gpu) -> Gpu:
+    """Fill in a reported GPU's missing model and memory from the node's labels."""
     if gpu.model is UNKNOWN_MODEL:
         gpu = replace(gpu, model=likely.model)
     return gpu if gpu.memory_mib else replace(gpu, memory_mib=likely.memory_mib)

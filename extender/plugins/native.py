@@ -1,7 +1,7 @@
-"""A vendor's own device plugin, and whatever else offers GPUs by the kubelet alone: it picks whole GPUs by itself.
+"""Vendors' own device plugins, and others that only use the kubelet: they choose whole GPUs by themselves.
 
-So what Kerf assigns is advice there, and the plugin need not be told. What a pod was really given is known only to the
-kubelet (its PodResources API): see `kerf.GIVEN`.
+Kerf's assignment is advisory there, and nothing is written for the plugin. Only the kubelet knows what a pod was given
+(PodResources API): see `kerf._GIVEN`.
 """
 
 from extender.kube import objects
@@ -9,7 +9,7 @@ from extender.plugins.protocol import DevicePlugin
 
 
 class Native(DevicePlugin):
-    """Every node that belongs to no other plugin."""
+    """All nodes that no other plugin owns."""
 
     name = "native"
 

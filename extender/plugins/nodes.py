@@ -1,9 +1,8 @@
-"""What a node offers, from whoever says so.
+"""What a node offers, merged from all sources.
 
-Kerf's own annotation knows most and is asked first, then the node's device plugin, then what the kubelet offers with
-the labels of its vendor and what Kerf's agent on the node reports. A source that is there and can't be
-read, but for the agent, makes the node offer nothing until it can: a GPU that it calls broken or taken must not be
-given away.
+Kerf's own annotation wins, then the node's device plugin, then the kubelet's resources with the vendor's labels and
+the report of Kerf's agent. If a source other than the agent is present but can't be read, the node offers nothing: a
+GPU that it marks as unhealthy or taken must not be allocated.
 """
 
 from dataclasses import replace
@@ -13,14 +12,14 @@ from extender.core.resources.nodes import GpuUnit, LeftOut, NodeOffer, NodeReadi
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.vendors.registry import GPU_RESOURCES
 from extender.kube import objects
-from extender.plugins.kerf import GPUS, merged, read_gpus, with_report
+from extender.plugins.kerf import GPUS, read_gpus, with_annotated_gpus, with_report
 from extender.plugins.protocol import DevicePlugin, PluginGoneError, UnreadableError
 from extender.plugins.registry import left_behind, plugin_of
 from extender.plugins.set_aside import SET_ASIDE, num_failed
 
 
 def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
-    """What a node offers; never fails, and says in `warnings` what it could not read."""
+    """Return what a node offers; never fails, and `warnings` say what could not be read."""
     allocatable = node.status.allocatable or {}
     kubelet = read_node(
         allocatable,
@@ -31,32 +30,30 @@ def read_offer(node: objects.Node, reading: NodeReading) -> NodeOffer:
     )
     plugin = plugin_of(node)
     if plugin.led and not reading.extender:
-        told = (
-            f"its device plugin, {plugin.name}, takes pods one by one, from an extender alone: its GPUs are not offered"
-        )
-        return _nothing_of(kubelet, told, LeftOut.ONE_BY_ONE)
+        warning = f"its device plugin, {plugin.name}, takes pods one by one from an extender: its GPUs are not offered"
+        return _without_gpus(kubelet, warning, LeftOut.ONE_BY_ONE)
     try:
         own = plugin.offer(node, reading)
         annotations = node.metadata.annotations or {}
         offer = with_report(kubelet, annotations, reading) if own is None else replace(own, mig=own.mig or kubelet.mig)
         text = annotations.get(GPUS)
-        offer = offer if text is None else merged(read_gpus(text, reading), offer, allocatable)
+        offer = offer if text is None else with_annotated_gpus(read_gpus(text, reading), offer, allocatable)
     except PluginGoneError as error:
-        return _nothing_of(kubelet, str(error), LeftOut.PLUGIN_GONE)
+        return _without_gpus(kubelet, str(error), LeftOut.PLUGIN_GONE)
     except UnreadableError as error:
-        return _nothing_of(kubelet, f"{error}; the node offers no GPUs until it can be read", LeftOut.UNREADABLE)
+        return _without_gpus(kubelet, f"{error}; the node offers no GPUs until it can be read", LeftOut.UNREADABLE)
     return _with_reason(offer, node, plugin) if offer.unit is GpuUnit.NONE and not offer.mig else offer
 
 
-def _nothing_of(kubelet: NodeOffer, told: str, left_out: LeftOut) -> NodeOffer:
-    """What a kubelet offers, of which nobody is given anything."""
-    return replace(kubelet, allocatable_units=0, mig=(), warnings=(*kubelet.warnings, told), left_out=left_out)
+def _without_gpus(kubelet: NodeOffer, warning: str, left_out: LeftOut) -> NodeOffer:
+    """Return the kubelet's offer with nothing allocatable."""
+    return replace(kubelet, allocatable_units=0, mig=(), warnings=(*kubelet.warnings, warning), left_out=left_out)
 
 
 def _with_reason(offer: NodeOffer, node: objects.Node, plugin: DevicePlugin) -> NodeOffer:
-    """An offer of no GPUs, with why there are none on a node that has, or had, some."""
-    if told := left_behind(node, plugin):
-        return replace(offer, warnings=(*offer.warnings, *told.values()), left_out=LeftOut.PLUGIN_GONE)
+    """Add to an offer without GPUs why a node that has, or had, some offers none."""
+    if leftovers := left_behind(node, plugin):
+        return replace(offer, warnings=(*offer.warnings, *leftovers.values()), left_out=LeftOut.PLUGIN_GONE)
     capacity = node.status.capacity or {}
     if any(str(capacity.get(name, "0")) != "0" for name in GPU_RESOURCES):
         return replace(offer, left_out=LeftOut.NONE_HEALTHY)
@@ -64,7 +61,7 @@ def _with_reason(offer: NodeOffer, node: objects.Node, plugin: DevicePlugin) -> 
 
 
 def as_noted(offer: NodeOffer, node: objects.Node, reading: NodeReading) -> NodeOffer:
-    """What a node offers, whoever says so, as long as it is not set aside."""
+    """Add the node's quarantine to its offer."""
     annotations = node.metadata.annotations or {}
     if not reading.sets_aside or SET_ASIDE not in annotations:
         return offer
@@ -75,7 +72,7 @@ def as_noted(offer: NodeOffer, node: objects.Node, reading: NodeReading) -> Node
 
 
 def read_capacity(node: objects.Node) -> tuple[int, int]:
-    """A node's allocatable CPU in milli and main memory in MiB, 0 where that can't be read."""
+    """Return a node's allocatable CPU in milli and main memory in MiB, 0 where unreadable."""
 
     def amount(resource: str) -> Fraction | int:
         try:

@@ -1,4 +1,4 @@
-"""What a pod says that it wants of its node beside CPU, memory and GPUs."""
+"""A pod's demands besides CPU, memory and GPUs: extended resources, host ports, affinity, topology spread."""
 
 from collections.abc import Collection, Iterable
 from functools import cache, lru_cache
@@ -19,21 +19,30 @@ from extender.kube.objects import (
     SpreadConstraint,
     requests_of,
 )
-from extender.planning.demands import ANY_ADDRESS, Choice, Condition, Demands, HostPort, Labels, Spread, Term
+from extender.planning.demands import (
+    ANY_ADDRESS,
+    AffinityTerm,
+    Demands,
+    HostPort,
+    LabelRequirement,
+    Labels,
+    PodSelector,
+    TopologySpread,
+)
 from extender.plugins.pod_resources import managed_names, requested
 
 _COMPUTE: Final = frozenset({"cpu", "memory", "pods"})
-_OF_CLASSES: Final = "deviceclass.resource.kubernetes.io/"
-"""Begins resources that kube-scheduler takes for devices of a DeviceClass."""
-_MOST: Final = 2**50
-"""Of a resource: a cell holds what any number of pods add up to."""
+_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of resources that kube-scheduler maps to a DeviceClass."""
+_MAX_UNITS: Final = 2**50
+"""Limit of a resource's units, so that sums over pods fit an int64."""
 _MAX_RULES: Final = 100
 _MAX_CONDITIONS: Final = 1_000
 _MAX_VALUES: Final = 10_000
 _MAX_PORTS: Final = 1_000
 _MAX_RESOURCES: Final = 100
-"""How much one pod may say of other pods, ports and resources: no pod that is meant to run comes near."""
-_NO_PODS: Final = Choice(frozenset(), ())
+"""Limits of a pod's rules, ports and resources, far beyond those of real pods."""
+_NO_PODS: Final = PodSelector(frozenset(), ())
 _TCP: Final = "TCP"
 _BY_NAMESPACES: Final = "pod affinity by labels of namespaces"
 _VOLUMES: Final = "the nodes of its volumes (PersistentVolumeClaims)"
@@ -41,13 +50,13 @@ _VOLUMES: Final = "the nodes of its volumes (PersistentVolumeClaims)"
 
 @lru_cache(maxsize=4096)
 def _is_counted(resource: str) -> bool:
-    """Whether a resource is one that nodes offer so many of and nothing else here counts: no CPU or memory, no GPUs."""
-    managed = resource in managed_names() or resource.startswith((*PARTITION_PREFIXES, _OF_CLASSES))
+    """Whether a resource is an extended one other than GPUs, to be counted here."""
+    managed = resource in managed_names() or resource.startswith((*PARTITION_PREFIXES, _CLASS_PREFIX))
     return resource not in _COMPUTE and not managed
 
 
 def read_demands(pod: Pod) -> Demands | None:
-    """What a pod that is to be placed demands; None for no more than CPU, memory and GPUs. Raises RequestError."""
+    """Return the demands of a pod to be placed, None if there are none. Raises RequestError."""
     spec, metadata = pod.spec, pod.metadata
     resources, ports = _resources(spec), _host_ports(spec)
     unchecked = list[str]()
@@ -68,11 +77,10 @@ def read_demands(pod: Pod) -> Demands | None:
 
 
 def read_presence(pod: Pod) -> Demands | None:
-    """What a pod that runs takes of its node, and whom it keeps away; what can't be read of it, or is more than a pod
-    may say, is left out."""
+    """Return a running pod's resources, host ports and anti-affinity, without what is unreadable or over the limits."""
     spec = pod.spec
     if spec.affinity is None and _asks_compute_alone(spec):
-        return None  # nearly all
+        return None  # nearly all pods
     try:
         resources = _resources(spec)
     except RequestError:
@@ -80,11 +88,11 @@ def read_presence(pod: Pod) -> Demands | None:
     ports = _host_ports(spec)[:_MAX_PORTS]
     _, required = _required(spec)
     apart = _terms(required, pod.metadata) if required and not says_too_much(spec) else ()
-    return Demands(resources, ports, apart=apart) if resources or ports or apart else None
+    return Demands(resources, ports, anti_affinity=apart) if resources or ports or apart else None
 
 
 def _asks_compute_alone(spec: PodSpec) -> bool:
-    """Whether it is plain that a pod asks for no other resource and for no host port."""
+    """Whether a pod clearly requests no other resources and no host ports; a fast check."""
     if spec.init_containers or spec.overhead or spec.resources is not None or spec.host_network:
         return False
     known = _known_names()
@@ -107,7 +115,7 @@ def _known_names() -> frozenset[str]:
 
 
 def _required(spec: PodSpec) -> tuple[list[PodAffinityTerm], list[PodAffinityTerm]]:
-    """The terms of a pod's required affinity, and of its required anti-affinity."""
+    """Return the terms of a pod's required affinity and anti-affinity."""
     affinity = spec.affinity
     if affinity is None:
         return [], []
@@ -116,7 +124,7 @@ def _required(spec: PodSpec) -> tuple[list[PodAffinityTerm], list[PodAffinityTer
 
 
 def says_too_much(spec: PodSpec) -> str:
-    """What a pod says too much of, "" where all is within bounds."""
+    """Return which limit a pod's rules exceed, "" for none."""
     near, apart = _required(spec)
     terms = [*near, *apart]
     spread = spec.topology_spread_constraints or ()
@@ -142,25 +150,25 @@ def says_too_much(spec: PodSpec) -> str:
 
 
 def _host_ports(spec: PodSpec) -> tuple[HostPort, ...]:
-    """Ports of the node that a pod takes: `GetHostPorts` of kube-scheduler's `pkg/scheduler/util`. In the network of
-    the node each port of a container is one."""
-    found: dict[HostPort, None] = {}
+    """Return a pod's host ports, as `GetHostPorts` of kube-scheduler's `pkg/scheduler/util`. With `hostNetwork` each
+    container port is one."""
+    ports: dict[HostPort, None] = {}
     sidecars = (item for item in spec.init_containers or () if item.restart_policy == "Always")
     for container in (*(spec.containers or ()), *sidecars):
         for port in container.ports or ():
             number = port.host_port or (port.container_port if spec.host_network else 0)
             if number > 0:
-                found[HostPort(port.protocol or _TCP, number, port.host_ip or ANY_ADDRESS)] = None
-    return tuple(found)
+                ports[HostPort(port.protocol or _TCP, number, port.host_ip or ANY_ADDRESS)] = None
+    return tuple(ports)
 
 
 def offered_of(node: Node, resource: str) -> int:
-    """How much of a resource a node offers; 0 where it offers none or that can't be read."""
+    """Return a node's allocatable units of a resource, 0 if missing or unreadable."""
     value = (node.status.allocatable or {}).get(resource)
     if value is None:
         return 0
     try:
-        return max(0, min(int(parse_quantity(str(value))), _MOST))
+        return max(0, min(int(parse_quantity(str(value))), _MAX_UNITS))
     except ValueError:
         return 0
 
@@ -174,22 +182,22 @@ def _resources(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     names.update(spec.overhead or ())
     if spec.resources is not None:
         names.update(spec.resources.requests or (), spec.resources.limits or ())
-    found = []
+    counted = []
     for name in names:
-        if _is_counted(name) and (units := min(ceil(requested(spec, name)), _MOST)) > 0:
-            found.append((name, units))
-    return tuple(sorted(found))
+        if _is_counted(name) and (units := min(ceil(requested(spec, name)), _MAX_UNITS)) > 0:
+            counted.append((name, units))
+    return tuple(sorted(counted))
 
 
-def _terms(required: Iterable[PodAffinityTerm], metadata: Metadata) -> tuple[Term, ...]:
-    """Those that need no labels of namespaces."""
+def _terms(required: Iterable[PodAffinityTerm], metadata: Metadata) -> tuple[AffinityTerm, ...]:
+    """Return the terms that need no namespace labels."""
     return tuple(
-        Term(item.topology_key, choice) for item in required if (choice := _choice(item, metadata)) is not None
+        AffinityTerm(item.topology_key, choice) for item in required if (choice := _choice(item, metadata)) is not None
     )
 
 
-def _choice(item: PodAffinityTerm, metadata: Metadata) -> Choice | None:
-    """Whom a term chooses; None where that is a matter of namespaces' labels."""
+def _choice(item: PodAffinityTerm, metadata: Metadata) -> PodSelector | None:
+    """Return the pods that a term selects; None if that depends on namespace labels."""
     by_labels = item.namespace_selector
     if by_labels is not None and (by_labels.match_labels or by_labels.match_expressions):
         return None
@@ -197,17 +205,17 @@ def _choice(item: PodAffinityTerm, metadata: Metadata) -> Choice | None:
     if item.label_selector is None:
         return _NO_PODS
     labels = metadata.labels or {}
-    own = [*_of_keys(item.match_label_keys, "In", labels), *_of_keys(item.mismatch_label_keys, "NotIn", labels)]
-    return Choice(namespaces, conditions_of(item.label_selector, own))
+    own = [*_by_keys(item.match_label_keys, "In", labels), *_by_keys(item.mismatch_label_keys, "NotIn", labels)]
+    return PodSelector(namespaces, conditions_of(item.label_selector, own))
 
 
-def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
+def _spread(item: SpreadConstraint, metadata: Metadata) -> TopologySpread:
     labels = metadata.labels or {}
     pods = _NO_PODS
     if item.label_selector is not None:
-        own = _of_keys(item.match_label_keys, "In", labels)
-        pods = Choice(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
-    return Spread(
+        own = _by_keys(item.match_label_keys, "In", labels)
+        pods = PodSelector(frozenset((metadata.namespace,)), conditions_of(item.label_selector, own))
+    return TopologySpread(
         topology=item.topology_key,
         max_skew=item.max_skew,
         min_domains=item.min_domains or 1,
@@ -217,15 +225,17 @@ def _spread(item: SpreadConstraint, metadata: Metadata) -> Spread:
     )
 
 
-def _of_keys(keys: Collection[str] | None, operator: str, labels: Labels) -> list[Condition]:
-    return [Condition(key, operator, frozenset((labels[key],))) for key in keys or () if key in labels]
+def _by_keys(keys: Collection[str] | None, operator: str, labels: Labels) -> list[LabelRequirement]:
+    return [LabelRequirement(key, operator, frozenset((labels[key],))) for key in keys or () if key in labels]
 
 
-def conditions_of(item: LabelSelector, own: Iterable[Condition] = ()) -> tuple[Condition, ...]:
-    """All of which hold for the labels that a selector chooses; `own` are some more."""
-    equal = [Condition(key, "In", frozenset((value,))) for key, value in sorted((item.match_labels or {}).items())]
+def conditions_of(item: LabelSelector, own: Iterable[LabelRequirement] = ()) -> tuple[LabelRequirement, ...]:
+    """Return a selector's conditions, all of which must hold, together with `own`."""
+    equal = [
+        LabelRequirement(key, "In", frozenset((value,))) for key, value in sorted((item.match_labels or {}).items())
+    ]
     return tuple(dict.fromkeys((*equal, *(_condition(one) for one in item.match_expressions or ()), *own)))
 
 
-def _condition(item: Expression) -> Condition:
-    return Condition(item.key, item.operator, frozenset(item.values or ()))
+def _condition(item: Expression) -> LabelRequirement:
+    return LabelRequirement(item.key, item.operator, frozenset(item.values or ()))

@@ -1,12 +1,13 @@
-"""What a device plugin is to Kerf: a subclass of `DevicePlugin` in a file of its own, and a line in `registry`.
+"""Interface of device plugins: a subclass of `DevicePlugin` in its own file, and a line in `registry`.
 
-A plugin's words on nodes and pods are read into Kerf's terms, and what Kerf decides is written in the plugin's words.
-Each node belongs to one plugin. Packages bring their own by the entry point group `kerf.plugins`.
+It translates between a device plugin's formats on nodes and pods and Kerf's. Each node has one owning plugin. Other
+packages add theirs by the entry point group `kerf.plugins`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.nodes import NodeOffer, NodeReading
@@ -20,152 +21,147 @@ from extender.plugins.holdings import Holding
 
 
 class UnreadableError(ValueError):
-    """What can't be read: the sentence names the key and what is wrong with it."""
+    """Something can't be read; the message names the key and the fault."""
 
 
 class PluginGoneError(UnreadableError):
-    """What a node's plugin has written is there, and the plugin is not."""
+    """A node has what its plugin has written, but the plugin is gone."""
 
 
 class LockError(Exception):
-    """A node's lock could not be had in time; the sentence says who has it."""
+    """A node's lock could not be taken in time; the message names its holder."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedGpu:
-    """One GPU that a pod gets, as its plugin knows it."""
+class AssignedGpu(msgspec.Struct, frozen=True):
+    """One GPU that is assigned to a pod, as its plugin knows it."""
 
     index: int
     uuid: str
     memory_mib: int
-    """All its memory, as registered."""
+    """The GPU's registered memory."""
     given_milli: int = WHOLE_MILLI
     given_mib: int = 0
-    """What the pod is given of it, where that is less than the whole."""
+    """Memory of the pod's share, 0 for the whole GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """What has to be done with a Binding so that the plugin hands out what was decided."""
+class Handover(msgspec.Struct, frozen=True):
+    """What to do at a Binding so that the plugin allocates the assigned GPUs."""
 
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     locks_node: bool = False
-    """Whether the plugin must be led to the pod by its node's lock."""
+    """Whether the node's lock must direct the plugin to the pod."""
 
 
 class Locks(Protocol):
-    """Locks of nodes, each for one pod at a time."""
+    """Locks of nodes, each held for one pod at a time."""
 
     async def take(self, node: str, namespace: str, name: str) -> None:
         """Lock a node for a pod. Raises LockError, ClusterError."""
 
     async def release(self, node: str, namespace: str, name: str) -> None:
-        """Let a pod's lock go, if it still is the pod's. Never fails."""
+        """Release a lock, if this pod still holds it. Never fails."""
 
 
 class Stock(Protocol):
-    """What a plugin tells by objects of its own, mirrored for one ledger.
-
-    What takes objects in returns the nodes of which something has changed.
-    """
+    """A plugin's own API objects, mirrored for one ledger. `upsert` and `remove` return the affected nodes."""
 
     @property
     def feeds(self) -> Sequence[Feed[Any]]:
-        """Which objects."""
+        """The feeds of its objects."""
 
     @property
     def owned(self) -> OwnedDevices | None:
-        """The devices that Kerf allocates itself."""
+        """The devices that Kerf allocates itself, or None."""
 
     @property
     def num_allocated(self) -> Mapping[str, int]:
-        """Devices that are allocated, by namespace."""
+        """Allocated devices by namespace."""
 
     def upsert(self, item: Any) -> set[str]:
         """An object was added or changed."""
 
     def remove(self, kind: type, uid: str) -> set[str]:
-        """An object is gone."""
+        """An object was deleted."""
 
     def offer_of(self, node: str) -> NodeOffer | None:
-        """What a node offers by these objects, where its kubelet offers no GPUs; None when it has none."""
+        """Return what a node without GPUs of the kubelet offers by these objects, or None."""
 
     def uses_on(self, node: str) -> list[DeviceUse]:
-        """Who has which of a node's devices."""
+        """Return the uses of a node's devices."""
 
     def holdings_on(self, node: str) -> list[Holding]:
-        """What is allocated of a node's GPUs."""
+        """Return what is allocated of a node's GPUs."""
 
     def serves(self, pod_uid: str) -> bool:
-        """Whether a pod's devices are among what is allocated, and not the pod's own to hold."""
+        """Whether a pod's devices are among these allocations, so that the pod itself holds none."""
 
     def request_of(self, pod: objects.Pod) -> GpuRequest | None:
-        """What a pod asks for by these objects, None when nothing."""
+        """Return what a pod requests by these objects, or None."""
 
 
 class DevicePlugin:
-    """How a device plugin writes on nodes and pods. Says nothing unless a method is overridden."""
+    """Base class of device plugins; the methods' defaults mean that there is nothing to say."""
 
     name: str
     resources: tuple[str, ...] = ()
-    """Resources that only this plugin hands out: kube-scheduler's first extender entry has to name them."""
+    """Resources that only this plugin serves; kube-scheduler's first extender entry has to list them."""
     written: frozenset[str] = frozenset()
-    """Annotations that `handover` may give a pod."""
+    """Annotations that `handover` may set on a pod."""
     told: bool = False
-    """Whether it has to be told of a Binding: `handover`."""
+    """Whether `handover` has to be written with a Binding."""
     led: bool = False
-    """Whether it has to be led to each pod by its node's lock, as only who binds the pod can."""
+    """Whether its node's lock has to direct it to each pod, which only the binder can do."""
     leftovers: tuple[str, ...] = ()
-    """Annotations of nodes that stay when it is gone, and that somebody may take off then."""
+    """Node annotations that remain when the plugin is gone, and may then be removed."""
     parts: bool = False
-    """Whether it hands out parts of GPUs, and enforces them: there Kerf's own annotations may ask for a share."""
+    """Whether it serves and enforces parts of GPUs, so that Kerf's annotations may request shares."""
 
     def owns(self, node: objects.Node) -> bool:
-        """Whether a node's GPUs are this plugin's: by evidence that it is at work there, since what a plugin has
-        written stays behind when it is gone."""
+        """Whether this plugin owns a node's GPUs, by evidence that it runs there: its annotations outlive it."""
         return False
 
     def left_behind(self, node: objects.Node) -> str:
-        """What of the plugin's is on a node that is not its own, and why that does not count, in a sentence; "" for
-        nothing. Asked where no GPUs are offered, and by who looks for it."""
+        """Return what the plugin has left on a node that it does not own, and why that does not count; "" for none."""
         return ""
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
-        """What one of its nodes offers, None for what the kubelet and the labels say. Raises UnreadableError: then it
-        offers nothing."""
+        """Return what an owned node offers, None to use the kubelet and the labels.
+
+        Raises UnreadableError; the node then offers nothing.
+        """
         return None
 
     def request(self, pod: objects.Pod) -> PodRequest | None:
-        """What a pod asks for in this plugin's words, None when it uses none of them; asked of every pod.
+        """Return a pod's request in this plugin's format, None without one; called for every pod.
 
-        Raises RequestError with a sentence for its author.
+        Raises RequestError with a message for the pod's author.
         """
         return None
 
     def concerns(self, pod: objects.Pod) -> bool:
-        """Whether `holding` may have something to say of a pod; asked of every pod."""
+        """Whether `holding` may return something for a pod; called for every pod."""
         return False
 
     def holding(self, pod: objects.Pod) -> Holding | None:
-        """What a bound pod has been given of one of its nodes, None when it does not say. UUIDs do instead of indices.
+        """Return what a pod bound to an owned node was given, None if unknown; UUIDs may replace indices.
 
-        Raises UnreadableError: then as much is held as the pod asks for, nobody knows of which GPUs.
+        Raises UnreadableError; the pod then holds what it requests, of unknown GPUs.
         """
         return None
 
     def handover(
         self, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: objects.Node, decided_at: float
     ) -> Handover:
-        """What has to be written with a pod's Binding to one of its nodes, where it has to be told.
+        """Return what to write with a pod's Binding to an owned node.
 
-        `decided_at` is Unix time. Raises RequestError when the pod's containers can't be read.
+        `decided_at` is Unix time. Raises RequestError if the pod's containers can't be read.
         """
         return Handover()
 
     def locks(self, transport: Transport, clock: Callable[[], float], wall_clock: Callable[[], float]) -> Locks | None:
-        """The locks of its nodes, where `handover` asks for them."""
+        """Return the locks of its nodes, if `handover` uses them."""
         return None
 
     def stock(self, reading: NodeReading) -> Stock | None:
-        """What it tells by objects other than nodes and pods; None when it has none. Not asked of other packages."""
+        """Return the plugin's own API objects, or None. Not called for plugins of other packages."""
         return None

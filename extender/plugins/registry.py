@@ -1,12 +1,12 @@
 """The device plugins: Kerf's own, and those of other packages (entry point group `kerf.plugins`)."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from extender.core.clusters import WHOLE_MILLI
+from extender.core.entry_points import Installed, describe_error
 from extender.core.resources.nodes import NodeOffer, NodeReading
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
@@ -21,7 +21,6 @@ from extender.plugins.protocol import AssignedGpu, DevicePlugin, Handover, Locks
 
 logger = logging.getLogger(__name__)
 
-_GROUP: Final = "kerf.plugins"
 NATIVE: Final = Native()
 _BUILT_IN: Final[tuple[DevicePlugin, ...]] = (Hami(), GpuShare(), Dra())
 
@@ -30,26 +29,23 @@ _T = TypeVar("_T")
 
 @cache
 def plugins() -> tuple[DevicePlugin, ...]:
-    """All device plugins, in the order in which they are asked whose a node is; the last one takes every node."""
-    return (
-        *_BUILT_IN,
-        *_load_all(entry_points(group=_GROUP), {plugin.name for plugin in (*_BUILT_IN, NATIVE)}),
-        NATIVE,
-    )
+    """All device plugins. The first whose `owns` is true of a node owns it; the last one owns every node."""
+    return (*_BUILT_IN, *_load_installed(), NATIVE)
 
 
 def plugin_of(node: objects.Node) -> DevicePlugin:
-    """Whose a node's GPUs are."""
+    """Return the plugin that owns a node's GPUs."""
     return next(plugin for plugin in plugins() if plugin.owns(node))
 
 
 def left_behind(node: objects.Node, owner: DevicePlugin) -> dict[DevicePlugin, str]:
-    """What plugins that are gone have left on a node of another one's, or of nobody's, in a sentence each."""
-    return {plugin: told for plugin in plugins() if plugin is not owner and (told := plugin.left_behind(node))}
+    """Return a sentence for each plugin but the owner that has left annotations or labels on a node."""
+    others = (plugin for plugin in plugins() if plugin is not owner)
+    return {plugin: sentence for plugin in others if (sentence := plugin.left_behind(node))}
 
 
 def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]:
-    """The GPUs of a decision as a plugin has to be told them."""
+    """Return the GPUs of a decision for `DevicePlugin.handover`."""
     return tuple(
         AssignedGpu(
             part.gpu,
@@ -66,80 +62,84 @@ def assigned_gpus(offer: NodeOffer, holding: Holding) -> tuple[AssignedGpu, ...]
 # Plugins of other packages
 
 
-def _load_all(entries: Iterable[EntryPoint], names: set[str]) -> list[DevicePlugin]:
-    """Those that can be loaded and have none of these names; of the others the log tells."""
-    found: list[DevicePlugin] = []
-    for entry in sorted(entries, key=lambda entry: entry.name):
+def _load_installed() -> list[DevicePlugin]:
+    """Return the plugins by name; logs why others can't be loaded."""
+    installed = Installed("kerf.plugins", "device plugin")
+    installed.load(())
+    names = {plugin.name for plugin in (*_BUILT_IN, NATIVE)}
+    loaded: list[DevicePlugin] = []
+    for name, entry in sorted(installed.found.items()):
         try:
-            plugin = _load(entry)
+            plugin = _plugin(entry)
             if plugin.name in names:
                 raise ValueError(f"there is another device plugin {plugin.name!r}")
         except Exception as error:
-            logger.error("device plugin %s (%s) is left out: %s", entry.name, entry.value, error)
+            installed.faults[name] = f"device plugin {name} could not be loaded: {describe_error(error)}"
             continue
         names.add(plugin.name)
-        found.append(_Guarded(plugin))
-        logger.info("device plugin %s of %s is loaded", plugin.name, entry.value)
-    return found
+        loaded.append(_Guarded(plugin))
+        logger.info("device plugin %s is loaded", plugin.name)
+    for fault in installed.faults.values():
+        logger.error(fault)
+    return loaded
 
 
-def _load(entry: EntryPoint) -> DevicePlugin:
-    loaded = entry.load()
-    plugin = loaded() if isinstance(loaded, type) else loaded
+def _plugin(entry: Any) -> DevicePlugin:
+    plugin = entry() if isinstance(entry, type) else entry
     if not isinstance(plugin, DevicePlugin) or not isinstance(getattr(plugin, "name", None), str):
-        raise TypeError("it is no extender.plugins.protocol.DevicePlugin with a name")
+        raise TypeError("it is not an extender.plugins.protocol.DevicePlugin with a name")
     return plugin
 
 
 class _Guarded(DevicePlugin):
-    """A plugin of another package: what it should not raise costs its own nodes and pods, and nobody else's."""
+    """A plugin of another package, whose unexpected errors affect its own nodes and pods only."""
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin = plugin
-        self._told = False
+        self._logged = False
         self.name, self.told, self.led, self.parts = plugin.name, plugin.told, plugin.led, plugin.parts
         self.resources, self.written = tuple(plugin.resources), frozenset(plugin.written)
         self.leftovers = tuple(plugin.leftovers)
 
     def owns(self, node: objects.Node) -> bool:
-        return self._ask(lambda: self._plugin.owns(node)) or False
+        return self._call(lambda: self._plugin.owns(node)) or False
 
     def left_behind(self, node: objects.Node) -> str:
-        return self._ask(lambda: self._plugin.left_behind(node)) or ""
+        return self._call(lambda: self._plugin.left_behind(node)) or ""
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
-        return self._ask(lambda: self._plugin.offer(node, reading), UnreadableError)
+        return self._call(lambda: self._plugin.offer(node, reading), UnreadableError)
 
     def request(self, pod: objects.Pod) -> PodRequest | None:
-        return self._ask(lambda: self._plugin.request(pod), RequestError, only=asks_any(pod.spec, self.resources))
+        return self._call(lambda: self._plugin.request(pod), RequestError, only=asks_any(pod.spec, self.resources))
 
     def concerns(self, pod: objects.Pod) -> bool:
-        return self._ask(lambda: self._plugin.concerns(pod)) or False
+        return self._call(lambda: self._plugin.concerns(pod)) or False
 
     def holding(self, pod: objects.Pod) -> Holding | None:
-        return self._ask(lambda: self._plugin.holding(pod), UnreadableError)
+        return self._call(lambda: self._plugin.holding(pod), UnreadableError)
 
     def handover(
         self, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: objects.Node, decided_at: float
     ) -> Handover:
-        return self._ask(lambda: self._plugin.handover(pod, gpus, node, decided_at), RequestError) or Handover()
+        return self._call(lambda: self._plugin.handover(pod, gpus, node, decided_at), RequestError) or Handover()
 
     def locks(self, transport: Transport, clock: Callable[[], float], wall_clock: Callable[[], float]) -> Locks | None:
         return self._plugin.locks(transport, clock, wall_clock)
 
-    def _ask(self, call: Callable[[], _T], fault: type[ValueError] | None = None, *, only: bool = True) -> _T | None:
-        """What the plugin says; surprises become a `fault` that the method may raise, or nothing."""
+    def _call(self, call: Callable[[], _T], fault: type[ValueError] | None = None, *, only: bool = True) -> _T | None:
+        """Call the plugin; unexpected errors become `fault`, which the method may raise, or None."""
         try:
             return call()
         except (RequestError, UnreadableError) as error:
             if fault is not None and isinstance(error, fault):
                 raise
-            surprise: Exception = error
+            unexpected: Exception = error
         except Exception as error:
-            surprise = error
-        if not self._told:
-            self._told = True
-            logger.error("device plugin %s has failed; this is logged only once", self.name, exc_info=surprise)
+            unexpected = error
+        if not self._logged:
+            self._logged = True
+            logger.error("device plugin %s has failed; this is logged only once", self.name, exc_info=unexpected)
         if fault is None or not only:
             return None
-        raise fault(f"device plugin {self.name} has failed: {surprise!r}") from surprise
+        raise fault(f"device plugin {self.name} has failed: {unexpected!r}") from unexpected

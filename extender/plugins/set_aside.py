@@ -1,7 +1,7 @@
-"""The annotation by which a node is set aside, or never is: the one place where that is written down.
+"""The annotation that quarantines a node, or exempts it.
 
-Kerf writes it, the leader alone; whoever looks after the cluster writes `never`, or removes it. It is a note and no
-taint: pods that run there go on, and pods that are not Kerf's to place come.
+The leader writes it; administrators write `never`, or remove it. It is not a taint: running pods stay, and pods that
+Kerf does not place may still come.
 """
 
 from collections.abc import Mapping
@@ -23,29 +23,29 @@ _Text = Annotated[str, msgspec.Meta(max_length=160)]
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a node is set aside, and for how long."""
+    """Why a node is quarantined, and for how long."""
 
     pods: _Count
-    """That failed on it soon after their start."""
+    """Number of pods that failed on it soon after their start."""
     namespaces: _Count
-    """That these are of."""
+    """Number of their namespaces."""
     since: _Seconds
-    """Unix time at which it was set aside, or opened on trial."""
+    """Unix time at which the quarantine or the trial began."""
     until: _Seconds
-    """Unix time at which it is opened again."""
+    """Unix time at which the node takes pods again."""
     times: Annotated[int, msgspec.Meta(ge=1, le=MAX_TIMES)] = 1
-    """In a row, without a pod that has lived well in between."""
+    """Quarantines in a row, without a pod that ran well in between."""
     boot: _Text = ""
-    """Of the node's kernel: another one has started since where this is not the node's."""
+    """Boot ID of the node; if it differs from the current one, the node has rebooted since."""
     trial: bool = False
-    """Whether it is open again, and one failure of each of as many namespaces sets it aside anew."""
+    """Whether the node takes pods on trial: one failure in each of as many namespaces quarantines it again."""
 
 
 _decoder: Final = msgspec.json.Decoder(Note)
 
 
 def read_note(annotations: Mapping[str, str]) -> Note | None:
-    """What is written on a node, None where it is nothing, or `never`. Raises UnreadableError."""
+    """Return a node's note, None if there is none or it is `never`. Raises UnreadableError."""
     text = annotations.get(SET_ASIDE, "").strip()
     if not text or text.lower() == NEVER:
         return None
@@ -58,13 +58,13 @@ def read_note(annotations: Mapping[str, str]) -> Note | None:
 
 
 def num_failed(annotations: Mapping[str, str]) -> int:
-    """Pods that failed on a node that takes no more for that; 0 where it takes pods. Raises UnreadableError."""
+    """Return the failed pods of a quarantined node; 0 if it takes pods. Raises UnreadableError."""
     note = read_note(annotations)
     return 0 if note is None or note.trial else note.pods
 
 
 def is_exempt(annotations: Mapping[str, str]) -> bool:
-    """Whether Kerf is to leave a node alone: somebody has written so, or something that can't be read."""
+    """Whether Kerf must not quarantine a node: it has `never`, or a note that can't be read."""
     try:
         return bool(annotations.get(SET_ASIDE, "").strip()) and read_note(annotations) is None
     except UnreadableError:
@@ -72,5 +72,5 @@ def is_exempt(annotations: Mapping[str, str]) -> bool:
 
 
 def text_of(note: Note) -> str:
-    """A note as its annotation has it."""
+    """Return a note's annotation value."""
     return msgspec.json.encode(note).decode()

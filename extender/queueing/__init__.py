@@ -1,1 +1,1 @@
-"""The pending queue: which pods wait, whose turn it is, and how they are let go for the nodes planned."""
+"""The pending queue: it orders waiting pods, plans their nodes, and releases them."""

@@ -1,20 +1,20 @@
-"""The queue, as the settings want it."""
+"""Builds the queue from the settings."""
 
 import time
 from collections.abc import Callable
 from functools import partial
 
 from extender.core.resources.requests import GpuRequest
-from extender.kube.rights import Given
+from extender.kube.rights import Grants
 from extender.kube.watches import BOUND_PODS
-from extender.queueing.asked import Asked
 from extender.queueing.controller import QueueController
-from extender.queueing.devices import MakesAllocation
-from extender.queueing.direct.mode import Direct
+from extender.queueing.devices import AllocatorFactory
+from extender.queueing.direct.mode import DirectMode
 from extender.queueing.dispatch import Mode
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.extender_mode import ExtenderMode
+from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.options import Options
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 from extender.scheduling.build import Foundation
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.settings.tree import Settings, rights_of
@@ -24,13 +24,13 @@ def build_queue(
     settings: Settings,
     base: Foundation,
     placer: Placer,
-    takes_more: Callable[[GpuRequest], bool],
+    wastes_gpu: Callable[[GpuRequest], bool],
     why_refused: Callable[[PodIdentity], str],
-    kept_places: Callable[[], KeepsPlaces | None],
-    lets_roomless_go: Callable[[], LetsRoomlessGo | None],
-    keeper: MakesAllocation | None = None,
+    kept_places: Callable[[], PlaceKeeper | None],
+    roomless_releaser: Callable[[], RoomlessReleaser | None],
+    keeper: AllocatorFactory | None = None,
 ) -> QueueController | None:
-    """The queue's controller, None where no queue is wanted; the last five as of `QueueController`."""
+    """Build the queue's controller, None if the queue is disabled; the last five parameters as in `QueueController`."""
     if not settings.queue.enabled:
         return None
     return QueueController(
@@ -44,24 +44,24 @@ def build_queue(
         standby=base.fence.fault,
         mirror_fault=base.mirror.fault,
         events=base.events,
-        takes_more=takes_more,
+        wastes_gpu=wastes_gpu,
         why_refused=why_refused,
-        crowd=base.mirror.tenants.crowd,
-        rights=Given(rights_of(settings)),
+        crowd=base.mirror.bound_pods.index,
+        rights=Grants(rights_of(settings)),
         kept_places=kept_places,
-        lets_roomless_go=lets_roomless_go,
-        mode=partial(Asked, resolver=base.resolver) if settings.queue.extender else _direct(base),
+        roomless_releaser=roomless_releaser,
+        mode=partial(ExtenderMode, resolver=base.resolver) if settings.queue.extender else _direct(base),
         keeper=keeper,
     )
 
 
 def _direct(base: Foundation) -> Callable[..., Mode]:
-    """Letting pods go that kube-scheduler binds by itself."""
+    """Return a factory of the mode without an extender."""
     return partial(
-        Direct,
+        DirectMode,
         resolver=base.resolver,
         fence=base.fence,
         events=base.events,
-        pods=base.mirror.hub.part(BOUND_PODS),
+        pods=base.mirror.hub.group(BOUND_PODS),
         wall_clock=time.time,
     )

@@ -1,11 +1,11 @@
-"""The queue's controller: it looks at what waits, plans a round, and has it carried out.
+"""The queue's controller: it orders the waiting pods, plans a round, and has the plan carried out.
 
-Sync, order, plan, reserve, nominate, open, verify: each round is one such story, and holds nothing that the API server
-does not: after a restart pods behind the gate are planned anew. One that has lost its node and finds no other takes its
-place in the order again, and is nominated anew.
+A round orders the gated pods, plans, reserves, nominates and opens gates. All its state is on the API server: after a
+restart gated pods are planned again. A pod that has lost its node and finds no other returns to its place in the queue
+order and is nominated again.
 
 The next round is planned while the writes of the last one go on, so that neither the API server nor kube-scheduler
-waits for a plan; how many pods are between plan and binding is bounded.
+waits for a plan. The number of pods between plan and binding is bounded.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from extender.kube.background import Tasks, give_way, until_set
 from extender.kube.client import ClusterError, Transport
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.rights import Given
+from extender.kube.rights import Grants
 from extender.kube.transport import NAMESPACES_PATH
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, Reflector, WatchHub
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Crowd
 from extender.planning.wait_reasons import Code
-from extender.queueing.devices import KeepsDevices, MakesAllocation, QueueClaims
+from extender.queueing.devices import AllocatorFactory, DeviceAllocator, QueueClaims
 from extender.queueing.dispatch import Dispatcher, Mode, no_right
 from extender.queueing.gangs import GangMembers, Gangs, units_of
-from extender.queueing.kept_places import KeepsPlaces
-from extender.queueing.leavers import Leaver, Leavers
+from extender.queueing.kept_places import PlaceKeeper
+from extender.queueing.leavers import GateOpener, LeavingPod
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts, Options
 from extender.queueing.passed_pods import PassedPods
@@ -44,7 +44,7 @@ from extender.queueing.pods.nominations import NOMINATION_LOST, PodWriter
 from extender.queueing.pods.notes import Notes
 from extender.queueing.pods.objects import Namespaces, opted_out
 from extender.queueing.preempted_gangs import GangEviction, PreemptedGangs
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 from extender.queueing.round_planner import RoundPlanner, in_order
 from extender.queueing.running_pods import RunningPods, learn_finished
 from extender.queueing.shares import QuotaUse, Shares
@@ -56,13 +56,13 @@ logger = logging.getLogger(__name__)
 _WAITING: Final = "waiting pods"
 _UNHEARD: Final = "Kerf has heard nothing from the API server for too long"
 _MAX_FAULT: Final = 400
-_TELL_EVERY_S: Final = 5.0
+_REPORT_EVERY_S: Final = 5.0
 _PORTION: Final = 1000
 _NAMESPACES: Final = Feed("namespaces", NAMESPACES_PATH, objects.Node)
 
 
 class QueueController(QueueRules):
-    """Runs from `start` to `stop`: writes nothing on a standby, and plans nothing while the mirror is not current."""
+    """Runs rounds from `start` to `stop`. A standby writes nothing, and with a stale mirror nothing is planned."""
 
     def __init__(  # noqa: PLR0913 - what it works with
         self,
@@ -77,34 +77,34 @@ class QueueController(QueueRules):
         standby: Callable[[], str],
         mirror_fault: Callable[[], str],
         events: EventRecorder | None = None,
-        takes_more: Callable[[GpuRequest], bool] = lambda request: False,
+        wastes_gpu: Callable[[GpuRequest], bool] = lambda request: False,
         why_refused: Callable[[PodIdentity], str] = lambda pod: "",
         mode: Callable[..., Mode],
-        keeper: MakesAllocation | None = None,
-        crowd: Crowd | None = None,
-        rights: Given | None = None,
-        kept_places: Callable[[], KeepsPlaces | None] = lambda: None,
-        lets_roomless_go: Callable[[], LetsRoomlessGo | None] = lambda: None,
+        keeper: AllocatorFactory | None = None,
+        crowd: BoundPodIndex | None = None,
+        rights: Grants | None = None,
+        kept_places: Callable[[], PlaceKeeper | None] = lambda: None,
+        roomless_releaser: Callable[[], RoomlessReleaser | None] = lambda: None,
     ) -> None:
-        """`takes_more`: whether a pod takes more of a GPU's worth than its part of it; it gives way for
-        `Options.patience_s`. `why_refused`: why Kerf refused a pod the nodes that it was asked about last, "" when it
-        did not. `mode` makes how pods are let go, `keeper` what allocates devices to their ResourceClaims;
-        `crowd` is who runs, `rights` what gives those that Kerf takes, `kept_places` what keeps places for pods that it
-        moves, and `lets_roomless_go` what lets pods go that have no room, if anything does.
+        """`wastes_gpu`: whether a pod takes more of a GPU's value than its share; it yields for `Options.patience_s`.
+        `why_refused`: why Kerf rejected a pod last, "" if it did not. `mode` creates the `Mode`, `keeper` the allocator
+        of devices for ResourceClaims. `crowd` are the bound pods; `rights` names the manifest that grants a right.
+        `kept_places` returns the part that keeps places for pods that it moves, `roomless_releaser` the one that
+        releases pods without room; either may be None.
         """
         self._transport, self._ledger, self._placer, self.options = transport, ledger, placer, options
         self._events = events
         self._clock, self._wall_clock, self._standby, self._mirror_fault = clock, wall_clock, standby, mirror_fault
         self._dirty = asyncio.Event()
         self._planned_version, self._planned_at = -1, float("-inf")
-        self._tell_at = float("inf")
-        """When it is to be said on pods why nothing is planned."""
-        self._takes_more, self._why_refused = takes_more, why_refused
+        self._report_at = float("inf")
+        """Monotonic time at which to write on the pods why nothing is planned."""
+        self._wastes_gpu, self._why_refused = wastes_gpu, why_refused
         self.backlog = Backlog(
             clock=clock,
             changed=self._dirty.set,
             left=self._left,
-            found_open=lambda entry: self.mode.found_open(entry),  # noqa: PLW0108 - it is made below
+            found_open=lambda entry: self.mode.found_open(entry),  # noqa: PLW0108 - created below
             check=lambda pod: self.mode.check(pod),  # noqa: PLW0108
             claims_of=lambda pod: self._claims.of(pod),  # noqa: PLW0108
         )
@@ -112,9 +112,9 @@ class QueueController(QueueRules):
         self.counts, self.durations, self.tasks = Counts(), Durations(), Tasks()
         self.nodes = NodeBook(hub.cache(NODES), self._dirty.set, crowd)
         self.namespaces = Namespaces(self._dirty.set)
-        self._kept_places, self._lets_roomless_go = kept_places, lets_roomless_go
+        self._kept_places, self._roomless_releaser = kept_places, roomless_releaser
         self.passed = PassedPods(self.namespaces, lambda: self._of_namespaces.synced, standby, events)
-        self.running = RunningPods(hub.part(BOUND_PODS), self.durations, wall_clock)
+        self.running = RunningPods(hub.group(BOUND_PODS), self.durations, wall_clock)
         self.use = QuotaUse(options.quotas, ledger, self.backlog, self.running)
         self._gangs = Gangs(transport, clock)
         self.members = GangMembers(wall_clock)
@@ -130,7 +130,7 @@ class QueueController(QueueRules):
             nodes=self.nodes,
             used=self.use.by_namespace,
             clock=clock,
-            tell=self._tell_of_refusal,
+            tell=self._emit_refusal,
         )
         self.refusals = self._planner.refusals
         self.mode = mode(
@@ -153,16 +153,16 @@ class QueueController(QueueRules):
             counts=self.counts,
             clock=clock,
             changed=self._dirty.set,
-            claims=self._claims.keeper,
+            claims=self._claims.allocator,
             may_hold=self.refusals.may_hold,
-            rights=rights or Given(),
+            rights=rights or Grants(),
         )
-        self._leavers = Leavers(self.dispatcher, self.backlog, self.counts, standby)
+        self._leavers = GateOpener(self.dispatcher, self.backlog, self.counts, standby)
         self._shares = Shares(options.max_open, self.backlog, clock)
         self._notes = Notes(PodWriter(transport), clock)
-        hub.part(PENDING_PODS).subscribe(self.backlog.changed)
+        hub.group(PENDING_PODS).subscribe(self.backlog.changed)
         hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)
-        hub.part(PENDING_PODS).subscribe(self.passed.changed)
+        hub.group(PENDING_PODS).subscribe(self.passed.changed)
         self._of_namespaces = hub.reflector(_NAMESPACES)
         hub.cache(NODES).subscribe(self.nodes.changed)
         self.reflectors: dict[str, Reflector[Any]] = {
@@ -170,14 +170,14 @@ class QueueController(QueueRules):
             "namespaces": self._of_namespaces,
             "nodes": hub.reflector(NODES),
         }
-        """All that a round goes by; what is not the queue's own begins and ends with the mirror of the cluster."""
+        """The watches that a round depends on. Those shared with the mirror start and stop with it."""
         if options.order is Order.KERF or options.fair_share or options.quotas.gpus:
-            hub.part(BOUND_PODS).subscribe(self.running.changed)
+            hub.group(BOUND_PODS).subscribe(self.running.changed)
         if options.gang_timeout_s or options.gangs_end_whole:
-            hub.part(BOUND_PODS).subscribe(self.members.changed)
+            hub.group(BOUND_PODS).subscribe(self.members.changed)
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start in the running event loop."""
         self.tasks.begin("queue's mirror of namespaces", self._of_namespaces.run, needed=False)
         self.tasks.begin("queue", self._run, needed=False)
         for name, work in ({**self.mode.works(), **self._claims.works()}).items():
@@ -190,16 +190,16 @@ class QueueController(QueueRules):
             self.tasks.begin("end of preempted gangs", self.preempted_gangs.run, needed=False)
 
     async def catch_up(self) -> None:
-        """Before the first decision of a term: know of no pod, where a leader before may have written on any of them,
-        until all are listed again, and see to it that it allocates nothing. Raises ClusterError, DecodeError."""
-        if not self.mode.is_asked or self.claims is not None:
+        """Prepare for the first decision of a term: forget pods that a previous leader may have written on, until they
+        are listed again, and stop its allocations. Raises ClusterError, DecodeError."""
+        if not self.mode.has_extender or self.claims is not None:
             self.backlog.clear()
             self.dispatcher.forget()
         if self.claims is not None:
             await self.claims.catch_up()
 
     async def stop(self) -> None:
-        """End; what has been sent may take effect yet."""
+        """Stop; requests already sent may still take effect."""
         await self.tasks.end()
         await self.dispatcher.stop()
 
@@ -208,69 +208,68 @@ class QueueController(QueueRules):
         return "" if places is None else places.place_kept(pod)
 
     def _others(self, waiting: list[Entry]) -> list[Entry]:
-        """Without those whose nodes are not a round's to choose."""
+        """Return the waiting pods whose nodes a round may choose."""
         places = self._kept_places()
         return waiting if places is None else places.others(waiting)
 
     @property
-    def claims(self) -> KeepsDevices | None:
-        """What allocates devices to ResourceClaims, None where that is kube-scheduler's."""
-        return self._claims.keeper
+    def claims(self) -> DeviceAllocator | None:
+        """Allocates devices to ResourceClaims, None where kube-scheduler does."""
+        return self._claims.allocator
 
     @property
     def num_unread(self) -> int:
-        """Objects set aside because they can't be read, counted each time that they came."""
+        """Namespaces skipped because they can't be decoded, counted at each receipt."""
         return self._of_namespaces.num_unread
 
     def fault(self) -> str:
-        """Why nothing can be planned now, "" when it can."""
+        """Return why nothing can be planned now, "" when it can."""
         for name, reflector in self.reflectors.items():
             if not reflector.synced:
                 return f"{name} of the queue are not synced yet{reflector.last_error and f': {reflector.last_error}'}"
         return self._mirror_fault()
 
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
-        """Why a pod that the queue has not let go may not have its GPUs, "" when it may."""
+        """Return why a pod may not have its GPUs by the queue's rules, "" when it may."""
         known = all(reflector.synced for reflector in self.reflectors.values())
-        lets = self._lets_roomless_go()
+        releaser = self._roomless_releaser()
         return (
-            (lets.refusal(pod.uid, known=known) if lets is not None else "")
+            (releaser.refusal(pod.uid, known=known) if releaser is not None else "")
             or self.refusals.excess(pod, request, self._placer.snapshot)
             or self.use.refusal(pod, request, known=known)
         )
 
-    def evicts_nobody(self, uid: str) -> str:
-        """Why a pod may evict nobody, "" when it may: one that was let go for a new node goes on waiting."""
+    def preemption_refusal(self, uid: str) -> str:
+        """Return why a pod must not preempt others, "" when it may: a pod released for a new node keeps waiting."""
         entry = self.backlog.entries.get(uid)
-        return "it was let go for a new node alone" if entry is not None and entry.awaits_new_node else ""
+        return "it was released for a new node only" if entry is not None and entry.awaits_new_node else ""
 
     async def running_gangs(self, uids: Iterable[str]) -> list[Mapping[str, int]]:
-        """The gangs of running pods, where they end whole; who belongs to a PodGroup that is not known yet needs all
-        of its pods."""
+        """Return the running gangs if gangs end as a whole; a pod of an unknown PodGroup needs all of its gang."""
         if not self.options.gangs_end_whole:
             return []
         gangs = dict.fromkeys(gang for uid in uids if (gang := self.members.gang_of(uid)))
         alive = {gang: [pod for pod in self.members.of(gang) if not pod.metadata.deletion_timestamp] for gang in gangs}
         await self._gangs.learn_needs(alive)
-        found: list[Mapping[str, int]] = []
+        running: list[Mapping[str, int]] = []
         for gang, pods in alive.items():
             needs = {pod.metadata.uid: self._gangs.needs(gang, pod) for pod in pods}
-            found.append({uid: len(pods) if need is None else need for uid, need in needs.items()})
-        return found
+            running.append({uid: len(pods) if need is None else need for uid, need in needs.items()})
+        return running
 
     def kept_from(self, uid: str) -> frozenset[str]:
-        """Nodes that a pod let go has to leave to the first in the order that has no room."""
+        """Return the nodes that a released pod has to leave to the head of the queue."""
         return self._planner.kept_from(self.backlog.entries.get(uid))
 
     def will_nominate(self, uid: str) -> bool:
-        """Whether a pod let go is planned anew, so that nobody else need wake it."""
+        """Whether a released pod is planned again, so that the waker need not wake it."""
         entry = self.backlog.entries.get(uid)
         return entry is not None and bool(entry.lost) and entry.planned is not None
 
     def notes(self, uid: str) -> dict[str, str]:
-        """Annotations of a pod that is bound to another node than it was nominated for, none for all others."""
-        entry, claim = self.backlog.entries.get(uid), self._ledger.claim(uid)
-        if entry is None or claim is None or not entry.node or claim.node == entry.node:
+        """Return annotations for a pod that is bound to another node than nominated, none for others."""
+        entry, held = self.backlog.entries.get(uid), self._ledger.allocation(uid)
+        if entry is None or held is None or not entry.node or held.node == entry.node:
             return {}
         if entry.node in self.nodes:
             why = self._why_refused(PodIdentity.of(entry.pod)) or "kube-scheduler did not take it"
@@ -280,28 +279,28 @@ class QueueController(QueueRules):
         return {NOMINATION_LOST: f"{number}. {entry.lost or f'{entry.node}: {why}'}"}
 
     async def run_round(self) -> None:
-        """Let go what must not wait any longer, then plan the others and carry the plan out, to the last write."""
+        """Run a round and wait for its writes."""
         await self.begin_round()
         await self.dispatcher.finish()
 
     async def begin_round(self) -> None:
-        """A round whose last writes are still to come."""
+        """Release the pods that leave the queue, then plan the others and start the plan's writes."""
         now = self._clock()
         if self._standby():
             return
         await self._claims.take_stock(lambda pod: opted_out(pod, self.namespaces))
         self.mode.take_stock(now)
         await give_way()
-        leavers = self._leaving(now)
+        leavers = self._find_leavers(now)
         self._leavers.open(leavers.values())
         await give_way()
         if self.fault():
-            self._tell_at = min(self._tell_at, now + _TELL_EVERY_S)  # what is over in a moment is not worth saying
-            if now >= self._tell_at:
-                self._tell_at = now + _TELL_EVERY_S
-                await self._tell_of_fault()
+            self._report_at = min(self._report_at, now + _REPORT_EVERY_S)  # a short fault is not reported
+            if now >= self._report_at:
+                self._report_at = now + _REPORT_EVERY_S
+                await self._report_fault()
             return
-        self._tell_at = float("inf")
+        self._report_at = float("inf")
         self.backlog.forget_kinds()
         self.refusals.forget_old()
         waiting = [
@@ -312,12 +311,12 @@ class QueueController(QueueRules):
             and entry.uid not in leavers
             and not self.dispatcher.found_a_node(entry)
         ]
-        waiting, passed = self._claims.sort_out(self._others(self._awake(waiting)))
-        for entry, why in passed:
+        waiting, skipped = self._claims.select(self._others(self._writable(waiting)))
+        for entry, why in skipped:
             entry.pass_over(why, self._wall_clock())
         window = self._shares.window(waiting)
         if not window.due:
-            return  # kube-scheduler has enough to do; whoever gets a node makes room for a round
+            return  # enough pods are open; the next one that gets its node makes another round due
         await give_way()
         units = await units_of(waiting, self._gangs)
         await give_way()
@@ -327,7 +326,7 @@ class QueueController(QueueRules):
             self.options,
             self.use.by_namespace(),
             self.durations,
-            self._takes_more,
+            self._wastes_gpu,
         )
         await give_way()
         self._planned_at = now
@@ -341,21 +340,21 @@ class QueueController(QueueRules):
             await self.dispatcher.carry_out(plan, names, batch)
             for position, why in plan.unassigned.items():
                 batch[position][0].pass_over(why, self._wall_clock())
-            if (lets := self._lets_roomless_go()) is not None:
-                await lets.release(ready, plan, [entry for entry, _ in batch])
+            if (releaser := self._roomless_releaser()) is not None:
+                await releaser.release(ready, plan, [entry for entry, _ in batch])
         await give_way()
         for unit in units:
             for entry in unit.entries:
                 entry.pass_over(unit.missing, self._wall_clock())
-        still = self.backlog.waiting()
-        for entry in still:
+        gated = self.backlog.waiting()
+        for entry in gated:
             entry.pass_over(entry.fault, self._wall_clock())
         await give_way()
-        self.mode.withdraw(still)
+        self.mode.withdraw(gated)
         self.dispatcher.begin(self._notes.write(list(self.backlog.entries.values())))
 
-    async def _tell_of_fault(self) -> None:
-        """Say on all that wait why nothing is planned; in words that stay the same while it is so."""
+    async def _report_fault(self) -> None:
+        """Set on all waiting pods why nothing is planned, with a text that is constant while the fault lasts."""
         unsynced = next((name for name, one in self.reflectors.items() if not one.synced), "")
         error = self.reflectors[unsynced].last_error[:_MAX_FAULT] if unsynced else ""
         why = f"its {unsynced} are not synced yet{error and f': {error}'}" if unsynced else _UNHEARD
@@ -365,41 +364,41 @@ class QueueController(QueueRules):
             if number % _PORTION == 0:
                 await give_way()
 
-    def _awake(self, waiting: list[Entry]) -> list[Entry]:
-        """Those on which something may be written now; the others wait for that."""
-        awake: list[Entry] = []
+    def _writable(self, waiting: list[Entry]) -> list[Entry]:
+        """Return the pods whose writes don't back off; pass over the others."""
+        writable: list[Entry] = []
         for entry in waiting:
             if (why := self.dispatcher.rests(entry)) is None:
-                awake.append(entry)
+                writable.append(entry)
             else:
                 entry.pass_over(why, self._wall_clock())
-        return awake
+        return writable
 
     def _left(self, entry: Entry) -> None:
         self.mode.left(entry)
         self.use.left(entry)
 
-    def _tell_of_refusal(self, entry: Entry, message: str) -> None:
+    def _emit_refusal(self, entry: Entry, message: str) -> None:
         if self._events is not None:
             name = entry.pod.metadata.name
             self._events.emit(entry.namespace, name, entry.uid, reason="NominationRefused", message=message)
 
-    def _leaving(self, now: float) -> dict[str, Leaver]:
-        """Pods behind the gate that no longer opt in, and those that have waited too long, by UID."""
+    def _find_leavers(self, now: float) -> dict[str, LeavingPod]:
+        """Return by UID the gated pods whose gates open without a plan; give up lost pods that no longer opt in."""
         limit_s = self.options.fail_open_s
         for entry in self.backlog.lost():
             if opted_out(entry.pod, self.namespaces):
                 entry.give_up()
-        found: dict[str, Leaver] = {}
+        leavers: dict[str, LeavingPod] = {}
         for entry in self.backlog.waiting():
-            if why := opted_out(entry.pod, self.namespaces) or entry.left:
-                found[entry.uid] = Leaver(entry, why)
+            if why := opted_out(entry.pod, self.namespaces) or entry.left_to_scheduler:
+                leavers[entry.uid] = LeavingPod(entry, why)
             elif limit_s > 0 and now - entry.seen >= limit_s:
-                found[entry.uid] = Leaver(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
-        return found
+                leavers[entry.uid] = LeavingPod(entry, f"fail-open after {limit_s:g} s", by_kerf=True)
+        return leavers
 
     async def _learn(self) -> None:
-        """What pods took that ended before the start."""
+        """Learn the run times of pods that ended before the start."""
         try:
             await learn_finished(self._transport, self.durations)
         except (ClusterError, msgspec.DecodeError) as error:
@@ -412,11 +411,11 @@ class QueueController(QueueRules):
             if not self.backlog.entries:
                 self._dirty.clear()
                 continue
-            moved = self._ledger.snapshot(self._clock()).version != self._planned_version
+            changed = self._ledger.snapshot(self._clock()).version != self._planned_version
             due = self._clock() - self._planned_at >= options.retry_s
-            if not (self._dirty.is_set() or moved or due):
+            if not (self._dirty.is_set() or changed or due):
                 continue
-            await asyncio.sleep(options.interval_s)  # what comes together is planned together
+            await asyncio.sleep(options.interval_s)  # plan pods that arrive together in one round
             self._dirty.clear()
             self._planned_version = self._ledger.snapshot(self._clock()).version
             try:

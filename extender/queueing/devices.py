@@ -1,4 +1,4 @@
-"""What allocates devices to the ResourceClaims of a queue's pods, as the queue sees it: a part does."""
+"""The queue's interface to the part that allocates devices to its pods' ResourceClaims."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,48 +13,48 @@ from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.entries import Entry
 
 
-class KeepsDevices(Protocol):
-    """Holds devices for pods, and writes what it holds."""
+class DeviceAllocator(Protocol):
+    """Holds devices for pods and writes the allocations."""
 
     def read(self, pod: Pod) -> PodClaims:
-        """The claims of a pod as they are now. Raises RequestError."""
+        """Return a pod's current claims. Raises RequestError."""
 
-    async def anything_new(self) -> bool:
-        """Whether all claims may mean something else by now."""
+    async def claims_outdated(self) -> bool:
+        """Whether all claims have to be read again."""
 
     def hold(self, pod: Pod, node: str, allocation: Allocation | None) -> bool:
-        """Hold what a pod got of a node; whether its claims still ask what was decided on."""
+        """Hold a pod's devices on a node; return whether its claims' requests are unchanged since the decision."""
 
-    def let_go(self, pod: Pod) -> None:
-        """Hold nothing any more that is not written for a pod."""
+    def release_holds(self, pod: Pod) -> None:
+        """Release what is held for a pod and not written."""
 
     async def allocate(self, pod: Pod) -> bool:
-        """Write what is held for a pod; whether all is written. Raises ClusterError, FencedError, DecodeError."""
+        """Write a pod's allocations; return whether all are written. Raises ClusterError, FencedError, DecodeError."""
 
     async def catch_up(self) -> None:
-        """Before the first decision of a term: know what a leader before may have written. Raises ClusterError,
+        """Learn, before the first decision of a term, what a previous leader may have written. Raises ClusterError,
         DecodeError."""
 
 
-class SortsOut(Protocol):
-    """Tells whose turn it is."""
+class SelectsPods(Protocol):
+    """Decides which pods may be planned."""
 
-    def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
-        """Those that can be planned, and why the others can't."""
+    def select(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
+        """Return the pods that can be planned, and the others with reasons."""
 
 
 @dataclass(frozen=True, slots=True)
-class AllocatesDevices:
-    """For one queue."""
+class AllocatorParts:
+    """The allocation of devices for one queue."""
 
-    keeper: KeepsDevices
-    turns: SortsOut
+    allocator: DeviceAllocator
+    selector: SelectsPods
     works: Mapping[str, Work]
-    """What has to go on in the background, by its name."""
+    """Background work by name."""
 
 
-class MakesAllocation(Protocol):
-    """Makes what allocates for a queue."""
+class AllocatorFactory(Protocol):
+    """Creates the allocation of devices for a queue."""
 
     def __call__(
         self,
@@ -63,21 +63,21 @@ class MakesAllocation(Protocol):
         entries: Callable[[], Iterable[Entry]],
         dirty: Callable[[], None],
         changed: Callable[[str], None],
-    ) -> AllocatesDevices:
-        """`entries_of` are the pods of the queue that name a claim, given as `namespace/name`, `entries` all that wait;
-        `dirty` hears that another round is due, `changed` of claims that are other than before."""
+    ) -> AllocatorParts:
+        """`entries_of` returns the queue's pods that name a claim `namespace/name`, `entries` all of its pods.
+        `dirty` is called when another round is due, `changed` with a claim that has changed."""
 
 
 @dataclass(eq=False)
 class QueueClaims:
-    """The claims of a queue's pods: nothing is done about them where nobody allocates."""
+    """The claims of a queue's pods. Without an allocator all methods are no-ops."""
 
-    make_keeper: MakesAllocation | None
-    """Makes what allocates, None where that is kube-scheduler's."""
+    make_keeper: AllocatorFactory | None
+    """Creates the allocator, None where kube-scheduler allocates."""
     backlog: Backlog
     dirty: Callable[[], None]
-    """Hears that another round is due."""
-    made: AllocatesDevices | None = field(default=None, init=False)
+    """Called when another round is due."""
+    made: AllocatorParts | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.make_keeper is not None:
@@ -89,25 +89,25 @@ class QueueClaims:
             )
 
     @property
-    def keeper(self) -> KeepsDevices | None:
-        """What holds and writes, None where nobody allocates."""
-        return None if self.made is None else self.made.keeper
+    def allocator(self) -> DeviceAllocator | None:
+        """The allocator, None where kube-scheduler allocates."""
+        return None if self.made is None else self.made.allocator
 
     def of(self, pod: Pod) -> PodClaims:
-        """The claims of a pod as they are now. Raises RequestError."""
-        return NO_CLAIMS if self.keeper is None else self.keeper.read(pod)
+        """Return a pod's current claims. Raises RequestError."""
+        return NO_CLAIMS if self.allocator is None else self.allocator.read(pod)
 
     def works(self) -> Mapping[str, Work]:
-        """What has to go on in the background, by its name."""
+        """Return background work by name."""
         return {} if self.made is None else self.made.works
 
     async def take_stock(self, opted_out: Callable[[Pod], object]) -> None:
-        """Read the claims again that may mean something else by now, and find who waits again; `opted_out` tells of
-        pods that no longer take part."""
-        if self.keeper is not None:
-            await self.backlog.read_claims_again(all_=await self.keeper.anything_new())
+        """Read changed claims again, and find the pods that have to wait again; `opted_out` returns whether a pod has
+        opted out."""
+        if self.allocator is not None:
+            await self.backlog.read_claims_again(all_=await self.allocator.claims_outdated())
         self.backlog.notice_unserved(opted_out)
 
-    def sort_out(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
-        """Those that can be planned, and why the others can't."""
-        return (list(waiting), []) if self.made is None else self.made.turns.sort_out(waiting)
+    def select(self, waiting: Iterable[Entry]) -> tuple[list[Entry], list[tuple[Entry, WaitReason]]]:
+        """Return the pods that can be planned, and the others with reasons."""
+        return (list(waiting), []) if self.made is None else self.made.selector.select(waiting)

@@ -1,6 +1,7 @@
-"""Carrying out a plan: reserve, nominate, open. Gangs go whole, and the next round does not wait for the writes.
+"""Carrying out a plan: reserve the GPUs, nominate the nodes, open the gates.
 
-GPUs of a pod that is let go are reserved in the ledger until it is bound, as those of any decision.
+Gangs are released as a whole, and the next round does not wait for the writes. A released pod's GPUs stay reserved in
+the ledger until it is bound, as with any decision.
 """
 
 import asyncio
@@ -13,17 +14,17 @@ import msgspec
 
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.core.texts import printable
-from extender.kube.background import Work, all_of
+from extender.kube.background import Work, gather_all
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError, Term
 from extender.kube.objects import Pod
-from extender.kube.rights import Given
-from extender.kube.transport import right_lacking
-from extender.kube.turns import Pauses
+from extender.kube.rights import Grants
+from extender.kube.transport import missing_right
+from extender.kube.turns import Backoffs
 from extender.ledger.ledger import Ledger
 from extender.planning.plans import Plan, PlanPod
 from extender.planning.wait_reasons import Code, WaitReason
-from extender.queueing.devices import KeepsDevices
+from extender.queueing.devices import DeviceAllocator
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
@@ -34,58 +35,59 @@ from extender.scheduling.placer import Placement, Placer, PodIdentity
 logger = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 16
-_MAX_WORDS: Final = 400
+_MAX_CHARS: Final = 400
 _NOT_WRITTEN: Final = (ClusterError, FencedError, RequestError, msgspec.DecodeError)
 
 
 class Mode(Protocol):
-    """How kube-scheduler comes to bind what is let go, and so what is written on a pod and what is held meanwhile."""
+    """How released pods get bound, which decides what is written on them and what stays reserved meanwhile.
 
-    is_asked: ClassVar[bool]
-    """Whether kube-scheduler asks Kerf about pods that have no nomination."""
+    The methods that write raise ClusterError, FencedError, RequestError, DecodeError.
+    """
+
+    has_extender: ClassVar[bool]
+    """Whether kube-scheduler calls Kerf about pods without a nomination."""
 
     def works(self) -> Mapping[str, Work]:
-        """What has to go on in the background, by its name."""
+        """Return background work by name."""
 
     def term(self) -> Term | None:
-        """In which pods may be written on as they are known now."""
+        """Return the term for writes that are decided now."""
 
     def check(self, pod: PlanPod) -> None:
-        """Raises RequestError with a sentence for the author of a pod that can't be let go."""
+        """Raise RequestError with a sentence for the author of a pod that can't be released."""
 
     def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
-        """Keep what was just reserved for a unit, as what is written on it has to be; whether that can be written."""
+        """Keep a unit's new reservations for the writes to come; return whether these are possible."""
 
     def take_stock(self, now: float) -> None:
-        """Find those whose node was lost since the last time, and what else waits again."""
+        """Find the pods that have lost their nodes since the last call, or that have to wait again."""
 
     def left(self, entry: Entry) -> None:
-        """A pod has its node, or is gone."""
+        """Handle a pod that has its node or is gone."""
 
     def found_open(self, entry: Entry) -> None:
-        """The gate of a pod is open, and this Kerf has not opened it since it began to lead."""
+        """Handle a pod whose gate is open, though not opened by this process in this term."""
 
     def withdraw(self, entries: Iterable[Entry]) -> None:
-        """Take back what is written of nodes on pods that stay behind the gate, because it could not be opened or
-        whoever wrote that is gone."""
+        """Withdraw nominations from gated pods, because a gate could not be opened or their writer is gone."""
 
     def not_written(self, entry: Entry) -> bool:
-        """What was to be written on a pod is not, or nobody knows; whether what is reserved for it is free."""
+        """Handle a write that failed or whose outcome is unknown; return whether the pod's reservation is free."""
 
     async def nominate(self, entry: Entry, pod: Pod, term: Term | None, *, lost: str) -> Pod | None:
-        """Write the node of a pod, as it was known, on it, and which one it `lost` before; the pod after that, None
-        where it is not written. Raises ClusterError, FencedError, RequestError, DecodeError, as all that write."""
+        """Nominate a node on this version of a pod, noting the `lost` one; return the new pod, None if not written."""
 
     async def open(self, entry: Entry, pod: Pod, planner: str, term: Term | None) -> bool:
-        """Open the gate of a pod that is nominated; whether that is done."""
+        """Open the gate of a nominated pod; return whether that succeeded."""
 
     async def open_without_node(self, pod: Pod, why: str, term: Term | None) -> bool:
-        """Open the gate of a pod, as it was known, that is left to kube-scheduler; whether that is done."""
+        """Open the gate of this version of a pod and leave it to kube-scheduler; return whether that succeeded."""
 
 
 @dataclass(eq=False)
 class Dispatcher:
-    """Lets pods go."""
+    """Releases pods from the queue."""
 
     mode: Mode
     ledger: Ledger
@@ -95,66 +97,65 @@ class Dispatcher:
     counts: Counts
     clock: Callable[[], float]
     changed: Callable[[], None]
-    """Hears of pods that have to be planned again."""
+    """Called when pods have to be planned again."""
     may_hold: Callable[[Collection[Entry]], bool] = field(default=lambda entries: True, kw_only=True)
-    """Whether a unit that a plan lets go may still hold what it got."""
-    rights: Given = field(default_factory=Given, kw_only=True)
-    claims: KeepsDevices | None = field(default=None, kw_only=True)
-    """What allocates devices to their ResourceClaims."""
-    pauses: Pauses = field(default_factory=Pauses, init=False)
-    """Pods that rest because they could not be let go."""
+    """Whether a planned unit may still hold what it got."""
+    rights: Grants = field(default_factory=Grants, kw_only=True)
+    claims: DeviceAllocator | None = field(default=None, kw_only=True)
+    """Allocates devices to the pods' ResourceClaims."""
+    pauses: Backoffs = field(default_factory=Backoffs, init=False)
+    """Pods that back off after a failed write."""
     _writes: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _units: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
     _pods: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
 
     def begin(self, write: Coroutine[Any, Any, None]) -> None:
-        """Have something written while the rounds go on."""
+        """Start a write that runs beside the rounds."""
         task = asyncio.create_task(write, name="queue: write")
         self._writes.add(task)
         task.add_done_callback(self._written)
 
     async def finish(self) -> None:
-        """Wait for the writes that have begun."""
+        """Wait for the writes under way."""
         await asyncio.gather(*self._writes)
 
     async def stop(self) -> None:
-        """Give up the writes that have begun; what has been sent may take effect yet."""
+        """Cancel the writes under way; requests already sent may still take effect."""
         for task in self._writes:
             task.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
 
     def found_a_node(self, entry: Entry) -> bool:
-        """Whether there is nothing to plan for a pod that lost the node nominated: kube-scheduler has found one since,
-        or that nomination still stands."""
-        claimed = self.ledger.claim(entry.uid) is not None
-        return entry.stage is Stage.LOST and (claimed or bool(nominated_node(entry.pod)))
+        """Whether a pod that lost its nominated node needs no plan: it has an allocation, or its nomination stands."""
+        allocated = self.ledger.allocation(entry.uid) is not None
+        return entry.stage is Stage.LOST and (allocated or bool(nominated_node(entry.pod)))
 
     def rests(self, entry: Entry) -> WaitReason | None:
-        """Why nothing is written on a pod for a while, None where it may be."""
+        """Return why writes about a pod back off, None if they don't."""
         error = self.pauses.why(entry.namespace, _unit_of(entry), self.clock())
         if error is None:
             return None
-        said = str(error)[:_MAX_WORDS]
-        return no_right(said, self.rights) or Code.NOT_WRITTEN.reason(error=printable(said))
+        message = str(error)[:_MAX_CHARS]
+        return no_right(message, self.rights) or Code.NOT_WRITTEN.reason(error=printable(message))
 
     async def carry_out(self, plan: Plan, names: Sequence[str], batch: Sequence[tuple[Entry, PlanPod]]) -> None:
-        """Let go the pods of a batch that have a node in the plan; `names` are those of its rows."""
+        """Release the pods of a batch that have a node in the plan; `names` are the node names of its rows."""
         units: dict[str, list[tuple[Entry, str]]] = {}
-        asked = {entry.uid: pod for entry, pod in batch}
+        planned = {entry.uid: pod for entry, pod in batch}
         for (entry, pod), row in zip(batch, plan.rows, strict=True):
             if row >= 0:
                 units.setdefault(pod.gang or entry.uid, []).append((entry, names[row]))
         for members in units.values():
-            outdated = any(not self._asks_still(entry, asked[entry.uid]) for entry, _ in members)
-            may = not outdated and self.may_hold([entry for entry, _ in members])
-            if may and self.let_go(members, plan.planner):
-                await asyncio.sleep(0)  # filter and bind go on meanwhile
+            outdated = any(self._has_changed(entry, planned[entry.uid]) for entry, _ in members)
+            may_release = not outdated and self.may_hold([entry for entry, _ in members])
+            if may_release and self.let_go(members, plan.planner):
+                await asyncio.sleep(0)  # let filter and bind run
             else:
                 self.counts.outdated += len(members)
                 self.changed()
 
     def let_go(self, members: Sequence[tuple[Entry, str]], planner: str) -> bool:
-        """Reserve what a unit gets of its nodes, and begin to write that; whether they have room now."""
+        """Reserve a unit's GPUs on its nodes and start writing; return whether the nodes have room now."""
         if not self.reserve(members):
             return False
         lost = [entry for entry, _ in members if entry.stage is Stage.LOST]
@@ -162,19 +163,19 @@ class Dispatcher:
         for entry, node in members:
             entry.reserve(node)
         if lost:
-            self.begin(self._nominate_anew(lost))
+            self.begin(self._renominate(lost))
         if gated:
-            self.begin(self._let_go(gated, planner))
+            self.begin(self._nominate_and_open(gated, planner))
         return True
 
-    def _asks_still(self, entry: Entry, planned: PlanPod) -> bool:
-        """Whether a pod may go where it might when it was planned: its author can change it until it is let go, and
-        what devices its claims have, which it can't go without, may have been taken back."""
+    def _has_changed(self, entry: Entry, planned: PlanPod) -> bool:
+        """Whether a pod's restrictions or claims differ from the planned ones: its author may change it while it is
+        gated, and its claims' devices may be deallocated."""
         now = self.backlog.current(entry)
-        return now is not None and (now.kind, now.claims) == (planned.kind, planned.claims)
+        return now is None or (now.kind, now.claims) != (planned.kind, planned.claims)
 
     def reserve(self, members: Sequence[tuple[Entry, str]]) -> bool:
-        """Hold the GPUs of a unit if its nodes still fit: the plan may be of a version that has gone by."""
+        """Reserve a unit's GPUs if its nodes still fit, as the plan may be outdated; return whether they do."""
         known = self.backlog.entries
         if any(known.get(entry.uid) is not entry or not entry.stage.waits for entry, _ in members):
             return False
@@ -185,13 +186,16 @@ class Dispatcher:
             if pod is None or pod.gpus is None:
                 continue
             policy = self.placer.policy_of(PodRequest(pod.gpus, pod.policy))
-            asked = policy.asked(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib)) or pod.gpus
-            placement = self.placer.place_on(PodIdentity.of(entry.pod), asked, policy, node)
+            request = (
+                policy.weighed_request(PodRequest(pod.gpus, cpu_milli=pod.cpu_milli, memory_mib=pod.memory_mib))
+                or pod.gpus
+            )
+            placement = self.placer.place_on(PodIdentity.of(entry.pod), request, policy, node)
             if placement.node is None or not self._hold(entry, placement):
                 for other, _ in members:
                     self.release(other)
                 return False
-            self.placer.decided.add(placement)  # the decision on it: kube-scheduler asks for this node alone
+            self.placer.decided.add(placement)  # this is the decision: kube-scheduler will ask for this node alone
             self.placer.reserve(placement)
         if not self.mode.hold(members):
             for entry, _ in members:
@@ -200,34 +204,34 @@ class Dispatcher:
         return True
 
     def forget(self) -> None:
-        """What is held for pods that are listed anew."""
-        for claim in self.ledger.firm():
-            self.ledger.release(claim.uid)
+        """Release the persisted reservations: the pods are about to be listed again."""
+        for held in self.ledger.pinned():
+            self.ledger.release(held.uid)
 
     def release(self, entry: Entry) -> None:
-        """Give back what is reserved for a pod of which nothing was written."""
+        """Release the reservation of a pod on which nothing was written."""
         self.placer.release(entry.uid)
         if self.claims is not None:
-            self.claims.let_go(entry.pod)
+            self.claims.release_holds(entry.pod)
 
     def _hold(self, entry: Entry, placement: Placement) -> bool:
-        """Hold the devices of a decision for a pod's claims; whether they still ask what was decided on."""
+        """Hold the devices of a decision for a pod's claims; return whether the claims' requests are unchanged."""
         if self.claims is None or placement.decision.request.devices is None:
             return True
         return self.claims.hold(entry.pod, placement.node or "", placement.decision.allocation)
 
     async def allocate(self, entries: Iterable[Entry]) -> bool:
-        """Write what is held for the claims of a unit's pods; whether all is written. Raises as `KeepsDevices`."""
+        """Write the allocations of a unit's claims; return whether all are written. Raises as `DeviceAllocator`."""
         if self.claims is None:
             return True
-        return all(await all_of(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))
+        return all(await gather_all(self._allocate(entry) for entry in entries if entry.pod.spec.resource_claims))
 
     async def _allocate(self, entry: Entry) -> bool:
         async with self._pods:
             return self.claims is None or await self.claims.allocate(entry.pod)
 
     async def open_without_node(self, entry: Entry, why: str, *, by_kerf: bool) -> None:
-        """Leave a pod behind the gate to kube-scheduler, and write why."""
+        """Open a pod's gate without a node, leaving it to kube-scheduler, and write why."""
         pod, term = entry.pod, self.mode.term()
         entry.open(self.clock(), by_kerf=by_kerf)
         try:
@@ -238,17 +242,17 @@ class Dispatcher:
         finally:
             self._put_back(entry)
 
-    async def _let_go(self, entries: Sequence[Entry], planner: str) -> None:
+    async def _nominate_and_open(self, entries: Sequence[Entry], planner: str) -> None:
         """Nominate all members of a unit, then open all their gates."""
         known, term = [(entry, entry.pod) for entry in entries], self.mode.term()
         try:
-            async with self._units:  # who is nominated is opened next, whoever else is still to be nominated
+            async with self._units:  # opens a nominated unit before further units are nominated
                 if not await self.allocate(entries):
                     return
-                nominated = await all_of(self._nominate(entry, pod, term) for entry, pod in known)
-                if all(nominated):  # else one is deleted, or too much is written to it at once
+                nominated = await gather_all(self._nominate(entry, pod, term) for entry, pod in known)
+                if all(nominated):  # else one is deleted, or changes too often
                     pairs = zip(entries, nominated, strict=True)
-                    await all_of(self._open(entry, pod, planner, term) for entry, pod in pairs if pod is not None)
+                    await gather_all(self._open(entry, pod, planner, term) for entry, pod in pairs if pod is not None)
         except _NOT_WRITTEN as error:
             self._failed("the queue could not release pod %s: %s", entries[0], error)
         finally:
@@ -266,8 +270,8 @@ class Dispatcher:
                 self._opened(entry)
                 self.counts.opened += 1
 
-    async def _nominate_anew(self, entries: Sequence[Entry]) -> None:
-        """Nominate pods that were let go and have lost their nodes."""
+    async def _renominate(self, entries: Sequence[Entry]) -> None:
+        """Nominate released pods that have lost their nodes."""
         known, term = [(entry, entry.pod) for entry in entries], self.mode.term()
         for entry, pod in known:
             try:
@@ -283,13 +287,13 @@ class Dispatcher:
                 self._put_back(entry)
 
     def _put_back(self, entry: Entry) -> None:
-        """A pod waits again unless it was let go."""
+        """Make a pod wait again unless it was released."""
         if not entry.stage.is_written:
             return
         if self.mode.not_written(entry):
-            self.release(entry)  # else it would be in its own way
+            self.release(entry)  # else its reservation would block it
         if entry.pod.spec.resource_claims and entry.stage is not Stage.UNSETTLED:
-            self.backlog.read_again(entry)  # while it was being written about its claims were not looked at
+            self.backlog.read_again(entry)  # claim changes were ignored during the write
         self.changed()
 
     def _opened(self, entry: Entry) -> None:
@@ -297,7 +301,7 @@ class Dispatcher:
         self.pauses.succeeded(entry.namespace, _unit_of(entry))
 
     def _failed(self, message: str, entry: Entry, error: Exception) -> None:
-        """A write about a pod has failed: it is tried again, ever later."""
+        """Log a failed write and back off."""
         self.counts.errors += 1
         logger.warning(message, entry.pod.key, error)
         if not isinstance(error, FencedError):
@@ -313,13 +317,13 @@ class Dispatcher:
 
 
 def _unit_of(entry: Entry) -> str:
-    """Pods that are let go together, or not at all."""
+    """Return the key of the unit that a pod is released with: its gang, else its UID."""
     return (entry.planned.gang if entry.planned is not None else "") or entry.uid
 
 
-def no_right(words: str, given: Given) -> WaitReason | None:
-    """That Kerf lacks a right, where that is what the API server says."""
-    lacking = right_lacking(words)
+def no_right(message: str, given: Grants) -> WaitReason | None:
+    """Return the reason that Kerf lacks a right if the API server's message says so, else None."""
+    lacking = missing_right(message)
     if lacking is None:
         return None
     right, user = lacking

@@ -1,13 +1,11 @@
-"""Pods that start together: who belongs to whom, and whether all are there.
+"""Gangs: their members, their completeness, and their losses to preemption.
 
-While a gang waits it holds nothing, so no two gangs can ever wait for each other's GPUs. Members that run already, as
-after a restart in the middle of opening a gang, count.
+A waiting gang holds nothing, so no two gangs can wait for each other's GPUs. Running members count, as after a restart
+while a gang's gates are being opened.
 
-Pods of gangs that have a node, and what gangs have lost to preemption.
-
-That kube-scheduler has evicted a pod for another one is written on the pod, in its status, before it is deleted; Kerf
-writes it on the others of its gang before it ends the first of them. Both take the right to write `pods/status`, which
-authors of pods don't have, and both outlive whoever has read them.
+kube-scheduler marks a preempted pod with a status condition before it deletes it. Kerf marks the gang's other pods
+before it evicts the first of them. Both need the right to write `pods/status`, which authors of pods don't have, and
+both survive a restart of Kerf.
 """
 
 import asyncio
@@ -40,10 +38,10 @@ logger = logging.getLogger(__name__)
 _ValueT = TypeVar("_ValueT")
 
 _PAGE_BYTES: Final = 2**17
-"""Small: who makes gangs may make large pods too."""
-_ASK_AGAIN_S: Final = 5.0
-_MAX_ASKED: Final = 16
-"""Questions at once."""
+"""Small, since members may be large."""
+_REFRESH_S: Final = 5.0
+_MAX_READS: Final = 16
+"""Concurrent requests."""
 _MAX_WAIT_S: Final = 0.25
 _PLUGINS_API: Final = "/apis/scheduling.x-k8s.io/v1alpha1"
 _NATIVE_APIS: Final = tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1", "v1beta1", "v1alpha2"))
@@ -66,7 +64,7 @@ class _Constraints(objects.Object):
 
 
 class _GroupSpec(objects.Object, rename="camel"):
-    """Of a PodGroup: `minMember` is scheduler-plugins' word, the others are Kubernetes' own."""
+    """Spec of a PodGroup: `minMember` is of scheduler-plugins, the others are of Kubernetes."""
 
     min_member: int = 0
     scheduling_policy: _Policy | None = None
@@ -74,7 +72,7 @@ class _GroupSpec(objects.Object, rename="camel"):
 
 
 class PodGroup(objects.Object):
-    """One of either API."""
+    """A PodGroup of either API."""
 
     spec: _GroupSpec = msgspec.field(default_factory=_GroupSpec)
 
@@ -84,52 +82,52 @@ _group_decoder: Final = Decoder(PodGroup)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a PodGroup says."""
+    """The requirements of a PodGroup."""
 
     size: int = 0
-    """Pods that have to be there, 0 when it can't be told."""
+    """Pods that the gang needs, 0 if unknown."""
     topology: str = ""
-    """Label of nodes of which all pods must find one value."""
+    """Node label for which all pods must have nodes of one value."""
     together: bool = True
     """Whether its pods start together at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A pod on its own, or the waiting pods of a gang."""
+    """A single pod, or the waiting pods of a gang."""
 
     key: str
-    """Of the gang, or of the pod."""
+    """`namespace/name` of the gang or the pod."""
     entries: tuple[Entry, ...]
     missing: WaitReason | None = None
-    """Why it can't go yet, None when it can."""
+    """Why it can't be planned yet, None when it can."""
 
     @property
     def name(self) -> str:
-        """Of no other unit: a gang may be called as a pod is."""
+        """A unique name: a gang and a pod may have the same key."""
         return f"gang {self.key}" if any(pod.gang for pod in self.pods) else self.key
 
     @property
     def pods(self) -> list[PlanPod]:
-        """As planners take them."""
+        """Its pods that can be planned."""
         return [entry.planned for entry in self.entries if entry.planned is not None]
 
     @property
     def namespace(self) -> str:
-        """All members are of one."""
+        """The namespace of all its pods."""
         return self.entries[0].namespace
 
     @property
     def gpus(self) -> float:
-        """GPUs asked, all together."""
+        """GPUs requested by all its pods."""
         return float(sum(pod.num_gpus for pod in self.pods))
 
 
 class _Answers(Generic[_ValueT]):
-    """What the API server said, by key; asked again now and then.
+    """A cache of reads from the API server by key, refreshed after `_REFRESH_S`.
 
-    A few keys at once, whoever makes up how many: namespaces in turn, of each first those that were never asked about,
-    or longest ago. Nobody waits for long: what is not known by then is so in a round to come.
+    A bounded number of keys is read at once: namespaces in turn, within each the keys never read, or longest ago,
+    first. Callers wait for `_MAX_WAIT_S` at most; later answers serve later rounds.
     """
 
     def __init__(self, ask: Callable[[str], Awaitable[_ValueT]], nothing: _ValueT, clock: Callable[[], float]) -> None:
@@ -140,18 +138,18 @@ class _Answers(Generic[_ValueT]):
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def get(self, key: str) -> _ValueT | None:
-        """The answer, None before it was asked for."""
+        """Return the cached answer, None before the first."""
         known = self._known.get(key)
         return None if known is None else known[1]
 
     async def learn(self, keys: Iterable[str]) -> None:
-        """Ask about those of the keys that are due."""
+        """Read those of the keys that are due."""
         now = self._clock()
-        for key in [key for key, (at, _) in self._known.items() if now - at >= 10 * _ASK_AGAIN_S]:
+        for key in [key for key, (at, _) in self._known.items() if now - at >= 10 * _REFRESH_S]:
             del self._known[key]
-        asked_at = {key: self._known[key][0] if key in self._known else float("-inf") for key in keys}
-        due = [key for key, at in asked_at.items() if now - at >= _ASK_AGAIN_S and key not in self._asking]
-        due = in_turn(sorted(due, key=asked_at.__getitem__), _namespace)[: _MAX_ASKED - len(self._asking)]
+        read_at = {key: self._known[key][0] if key in self._known else float("-inf") for key in keys}
+        due = [key for key, at in read_at.items() if now - at >= _REFRESH_S and key not in self._asking]
+        due = in_turn(sorted(due, key=read_at.__getitem__), _namespace)[: _MAX_READS - len(self._asking)]
         self._asking |= {key: asyncio.create_task(self._learn(key), name=f"gangs: {key}") for key in due}
         if due:
             done, _ = await asyncio.wait([self._asking[key] for key in due], timeout=_MAX_WAIT_S)
@@ -170,9 +168,9 @@ class _Answers(Generic[_ValueT]):
 
 
 class Gangs:
-    """What the API server says of gangs that are not complete: asked now and then, and remembered for a while.
+    """PodGroups and members of gangs, read from the API server when needed and cached for a while.
 
-    Who belongs to a gang is asked by one list for all gangs of a namespace.
+    One list of a namespace's pods gives the members of all its gangs.
     """
 
     def __init__(self, transport: Transport, clock: Callable[[], float], page_size: int = PAGE_SIZE) -> None:
@@ -182,62 +180,62 @@ class Gangs:
         self._members = _Answers[Mapping[str, list[Pod]]](self.ask_members, {}, clock)
 
     async def learn_groups(self, gangs: Mapping[str, Sequence[Pod]]) -> None:
-        """Ask for PodGroups, of those gangs whose pods don't say all there is to say."""
+        """Read the PodGroups of gangs whose pods don't state their size."""
         await self._groups.learn([group_key(gang, pods) for gang, pods in gangs.items() if not size_of(pods)])
 
     async def learn_needs(self, gangs: Mapping[str, Sequence[Pod]]) -> None:
-        """Ask for PodGroups, of those pods that don't say themselves how many their gang is."""
-        unsaid = {gang: [pod for pod in pods if not gang_of(pod)[1]] for gang, pods in gangs.items()}
-        await self._groups.learn([group_key(gang, pods) for gang, pods in unsaid.items() if pods])
+        """Read the PodGroups of those pods that don't state the size themselves."""
+        without_size = {gang: [pod for pod in pods if not gang_of(pod)[1]] for gang, pods in gangs.items()}
+        await self._groups.learn([group_key(gang, pods) for gang, pods in without_size.items() if pods])
 
     def needs(self, gang: str, pod: Pod) -> int | None:
-        """How many pods of its gang a pod that was let go needs to go on, itself among them; None while nobody knows.
+        """Return how many pods of its gang, including itself, a released pod needs to continue; None while unknown.
 
-        By its own word, or its PodGroup's: who claims to be of somebody else's gang, and of what size that is, ends
-        none of its pods. 0 where they don't start together, or there is no such group.
+        It is the size stated by the pod itself, else by its PodGroup: a pod that claims to be in another author's gang
+        with a large size must not end that gang's pods. 0 if they don't start together, or there is no PodGroup.
         """
         size = gang_of(pod)[1]
         group = Group(size) if size else self._groups.get(group_key(gang, [pod]))
         return None if group is None else group.size
 
     def group(self, gang: str, pods: Sequence[Pod]) -> Group | None:
-        """What the pods of a gang say of it, else their PodGroup; None while nobody knows yet."""
+        """Return the requirements stated by a gang's pods, else by their PodGroup; None while unknown."""
         size = size_of(pods)
         return Group(size) if size else self._groups.get(group_key(gang, pods))
 
     async def learn_members(self, gangs: Iterable[str]) -> None:
-        """Ask who belongs to gangs."""
+        """Read the members of gangs."""
         await self._members.learn(dict.fromkeys(map(_namespace, gangs)))
 
     def members(self, gang: str) -> list[Pod] | None:
-        """Pods of a gang that have been let go, those that have succeeded too; None while nobody knows yet."""
-        found = self._members.get(_namespace(gang))
-        return None if found is None else found.get(gang, [])
+        """Return the released pods of a gang, including succeeded ones; None while unknown."""
+        members = self._members.get(_namespace(gang))
+        return None if members is None else members.get(gang, [])
 
     async def ask_members(self, namespace: str) -> Mapping[str, list[Pod]]:
-        """The same for all gangs of a namespace, asked now. Raises ClusterError, DecodeError."""
+        """List the released pods of all gangs of a namespace. Raises ClusterError, DecodeError."""
         query = {"fieldSelector": "status.phase!=Failed"}
-        found: dict[str, list[Pod]] = {}
+        members: dict[str, list[Pod]] = {}
         path = f"/api/v1/namespaces/{namespace}/pods"
         lister = Lister(self._transport, path, Pod, query, self._page_size, page_bytes=_PAGE_BYTES)
         async for page in lister.pages():
-            let_go = (pod for pod in page.items if not is_gated(pod) and not pod.metadata.deletion_timestamp)
-            for gang, pods in by_gang(let_go).items():
-                found.setdefault(gang, []).extend(pods)
-        return found
+            released = (pod for pod in page.items if not is_gated(pod) and not pod.metadata.deletion_timestamp)
+            for gang, pods in by_gang(released).items():
+                members.setdefault(gang, []).extend(pods)
+        return members
 
     async def _ask_group(self, key: str) -> Group:
-        """The PodGroup of a key: Kubernetes' own, or scheduler-plugins'."""
+        """Read the PodGroup of a key, of Kubernetes or of scheduler-plugins."""
         gang, _, native = key.partition(" ")
         namespace, _, name = gang.partition("/")
         for api in _NATIVE_APIS if native else (_PLUGINS_API,):
             try:
-                found = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{quote(name, safe='')}")
+                answer = await self._transport.get(f"{api}/namespaces/{namespace}/podgroups/{quote(name, safe='')}")
             except ApiError as error:
                 if error.status != 404:
                     raise
-                continue  # no such PodGroup, or the API server does not have this version
-            return read_group(_group_decoder.decode(found))
+                continue  # no such PodGroup, or the API server does not serve this version
+            return read_group(_group_decoder.decode(answer))
         return Group()
 
 
@@ -246,18 +244,18 @@ def _namespace(gang: str) -> str:
 
 
 def size_of(pods: Sequence[Pod]) -> int:
-    """The size of a gang as its pods say it, 0 where they leave it to their PodGroup."""
+    """Return the size of a gang as stated by its pods, 0 if they leave it to their PodGroup."""
     return max(gang_of(pod)[1] for pod in pods)
 
 
 def group_key(gang: str, pods: Sequence[Pod]) -> str:
-    """What tells the PodGroup of a gang from one of the other API."""
+    """Return a key for the PodGroup of a gang that is distinct for the two APIs."""
     labelled = any((pod.metadata.labels or {}).get(POD_GROUP_LABEL, "").strip() for pod in pods)
     return gang if labelled else f"{gang} native"
 
 
 def read_group(group: PodGroup) -> Group:
-    """What a PodGroup says."""
+    """Return the requirements of a PodGroup."""
     spec = group.spec
     constraints, policy = spec.scheduling_constraints, spec.scheduling_policy
     topology = constraints.topology[0].key if constraints is not None and constraints.topology else ""
@@ -267,64 +265,64 @@ def read_group(group: PodGroup) -> Group:
 
 
 async def units_of(entries: Iterable[Entry], gangs: Gangs) -> list[Unit]:
-    """Waiting pods that can be understood, gangs together; of incomplete gangs what is missing."""
-    singles: list[Unit] = []
+    """Group waiting pods that can be planned into units; incomplete gangs get a `missing` reason."""
+    units: list[Unit] = []
     members: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.planned is not None and entry.planned.gang:
             members.setdefault(entry.planned.gang, []).append(entry)
         elif entry.planned is not None:
-            singles.append(Unit(entry.pod.key, (entry,)))
-    pods_of = {gang: [entry.pod for entry in found] for gang, found in members.items()}
+            units.append(Unit(entry.pod.key, (entry,)))
+    pods_of = {gang: [entry.pod for entry in waiting] for gang, waiting in members.items()}
     await gangs.learn_groups(pods_of)
     groups = {gang: gangs.group(gang, pods) for gang, pods in pods_of.items()}
     await gangs.learn_members(gang for gang, group in groups.items() if group and len(members[gang]) < group.size)
-    for gang, found in members.items():
-        singles += _units_of_gang(gang, found, groups[gang], gangs)
-    return singles
+    for gang, waiting in members.items():
+        units += _units_of_gang(gang, waiting, groups[gang], gangs)
+    return units
 
 
-def _units_of_gang(gang: str, found: list[Entry], group: Group | None, gangs: Gangs) -> list[Unit]:
-    """One for the waiting pods of a gang, or one for each where they don't start together."""
+def _units_of_gang(gang: str, waiting: list[Entry], group: Group | None, gangs: Gangs) -> list[Unit]:
+    """Return one unit for the waiting pods of a gang, or one for each if they don't start together."""
     if group is not None and not group.together:
-        for entry in found:
-            _replan(entry, gang="")  # of what waits: the pod is not written to
-        return [Unit(entry.pod.key, (entry,)) for entry in found]
-    started = gangs.members(gang) if group is not None and len(found) < group.size else []
+        for entry in waiting:
+            _replan(entry, gang="")  # the pod itself is not changed
+        return [Unit(entry.pod.key, (entry,)) for entry in waiting]
+    started = gangs.members(gang) if group is not None and len(waiting) < group.size else []
     if group is None or started is None:
-        return [Unit(gang, tuple(found), Code.GANG_UNKNOWN.reason(gang=gang))]
-    known = {entry.uid for entry in found}  # those that have lost their node are let go, too
+        return [Unit(gang, tuple(waiting), Code.GANG_UNKNOWN.reason(gang=gang))]
+    known = {entry.uid for entry in waiting}  # those that have lost their nodes are released, too
     started = [pod for pod in started if pod.metadata.uid not in known]
     running = [pod for pod in started if not pod.finished]
     beside = tuple(node for pod in running if (node := pod.spec.node_name or pod.status.nominated_node_name))
-    for entry in found:
+    for entry in waiting:
         topology = (entry.planned and entry.planned.topology) or group.topology
         _replan(entry, topology=topology, beside=beside)
-    return [Unit(gang, tuple(found), _missing(gang, found, group.size, started))]
+    return [Unit(gang, tuple(waiting), _missing(gang, waiting, group.size, started))]
 
 
-def _replan(entry: Entry, **what: Any) -> None:
-    """Take a waiting pod as planners are to see it from now on."""
+def _replan(entry: Entry, **changes: Any) -> None:
+    """Change fields of a waiting pod for planners."""
     if entry.planned is not None:
-        entry.planned = replace(entry.planned, **what)
+        entry.planned = replace(entry.planned, **changes)
 
 
-def _missing(gang: str, found: list[Entry], size: int, started: list[Pod]) -> WaitReason | None:
+def _missing(gang: str, waiting: list[Entry], size: int, started: list[Pod]) -> WaitReason | None:
     if not size:
         return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
-    owners = {owner.uid for entry in found if (owner := entry.pod.metadata.controller)}
-    here = len(found) + sum(not pod.finished or succeeded_with(pod, owners) for pod in started)
-    return None if here >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=size)
+    owners = {owner.uid for entry in waiting if (owner := entry.pod.metadata.controller)}
+    present = len(waiting) + sum(not pod.finished or succeeded_with(pod, owners) for pod in started)
+    return None if present >= size else Code.GANG_INCOMPLETE.reason(gang=gang, here=present, size=size)
 
 
 def succeeded_with(pod: Pod, owners: set[str]) -> bool:
-    """Whether a pod that has succeeded is of this gang, and not of an earlier one of the same name."""
+    """Whether a finished pod belongs to the gang with these owners, and not to an earlier one of the same name."""
     owner = pod.metadata.controller
-    return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # named after their attempt
+    return (owner and owner.uid in owners) or PIPELINE_LABEL in (pod.metadata.labels or {})  # a new name each attempt
 
 
 GANG_PREEMPTED: Final = "kerf.dev/GangPreempted"
-"""Condition of a pod that ends because others of its gang were preempted."""
+"""Condition of a pod that is evicted because a pod of its gang was preempted."""
 _TARGET: Final = "DisruptionTarget"
 _BY_SCHEDULER: Final = "PreemptionByScheduler"
 _MAX_LOSSES: Final = 4096
@@ -332,80 +330,80 @@ _MAX_LOSSES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A pod of a gang was evicted for another one of a higher priority."""
+    """The preemption of a gang's pod."""
 
     gang: str
     """`namespace/name`."""
     source: str
-    """By what it is known: the pod's UID, or the mark that tells of it."""
+    """Where it is known from: the pod's UID, or the mark on another pod."""
     at: int
-    """Unix time at which that was asked for: pods made since are of a later start of the gang."""
+    """Unix time of the preemption. Pods created since belong to a later start of the gang."""
     why: str
-    """Which pod, and where."""
+    """The pod and its node, in words."""
     node: str = ""
     priority: int | None = None
-    """Of the pod; None where somebody has looked at that already."""
+    """The pod's priority, None if the priorities were already checked."""
     beside: frozenset[str] = frozenset()
-    """UIDs of those that had a node when it was seen to go: the API server's times are whole seconds."""
+    """UIDs of the members with a node when the loss was seen: the API server's times have whole seconds."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Of no other loss."""
+        """A unique key of the loss."""
         return self.gang, self.source
 
     def concerns(self, pod: Pod) -> bool:
-        """Whether a pod of the gang is of the same start of it as the one that was lost."""
+        """Whether a pod of the gang belongs to the same start of it as the lost one."""
         mark = condition_of(pod, GANG_PREEMPTED)
         marked = mark is not None and mark.message == self.mark
         return unix_time(pod.metadata.creation_timestamp) < self.at or pod.metadata.uid in self.beside or marked
 
     @property
     def mark(self) -> str:
-        """Message of the condition that is written on the others."""
+        """Message of the condition written on the gang's other pods."""
         return f"{datetime.fromtimestamp(self.at, UTC):%Y-%m-%dT%H:%M:%SZ}: {self.why}"
 
     @classmethod
     def of_mark(cls, gang: str, message: str) -> Self | None:
-        """What a mark tells, None where that can't be read."""
+        """Parse a mark, None if invalid."""
         at, _, why = message.partition(": ")
         return cls(gang, message, int(unix_time(at)), why) if unix_time(at) else None
 
 
 class GangMembers:
-    """The pods of gangs that have a node, and what gangs have lost."""
+    """The gangs' pods with a node, and the gangs' losses."""
 
     def __init__(self, wall_clock: Callable[[], float]) -> None:
         self._wall_clock = wall_clock
         self._gang_of: dict[str, str] = {}
-        """By UID: of which gang a pod is stays as it was read first, whatever its author writes later."""
+        """By UID: the gang as first read; later edits by the author are ignored."""
         self._by_gang: Index[Pod] = Index()
         self.losses: OrderedDict[tuple[str, str], Loss] = OrderedDict()
-        """What is not settled yet."""
+        """Losses that are not settled yet."""
         self._settled: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.news = asyncio.Event()
-        """Set when a gang has lost somebody."""
+        """Set when there is a new loss."""
 
     def gangs(self) -> dict[str, list[Pod]]:
-        """The pods by their gang."""
+        """Return the pods by gang."""
         return {gang: self.of(gang) for gang in self._by_gang.groups()}
 
     def gang_of(self, uid: str) -> str:
-        """The gang of a pod, "" for none."""
+        """Return the gang of a pod, "" for none."""
         return self._gang_of.get(uid, "")
 
     def of(self, gang: str) -> list[Pod]:
-        """The pods of a gang."""
+        """Return the pods of a gang."""
         return list(self._by_gang.of(gang).values())
 
     def settle(self, loss: Loss) -> None:
-        """There is nothing to do about a loss any more."""
+        """Mark a loss as settled."""
         self.losses.pop(loss.key, None)
         self._settled[loss.key] = None
         if len(self._settled) > _MAX_LOSSES:
             self._settled.popitem(last=False)
 
     def changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod has its node, has changed, or is gone: a pod that has no time to end was not seen to leave."""
+        """Handle a change of a bound pod; one without a grace period disappears without a deletion timestamp."""
         if new is not None:
             self._upsert(old, new)
         elif old is not None and (gang := self._gang_of.pop(old.metadata.uid, "")):
@@ -418,8 +416,8 @@ class GangMembers:
         if not (gang := self._gang_of.get(uid) or _gang_of(new)):
             return
         if new.metadata.deletion_timestamp:
-            seen_to_go = old is not None and not old.metadata.deletion_timestamp
-            self._note(_preempted(new, gang, None, self._by_gang.of(gang) if seen_to_go else ()))
+            deletion_seen = old is not None and not old.metadata.deletion_timestamp
+            self._note(_preempted(new, gang, None, self._by_gang.of(gang) if deletion_seen else ()))
         elif (mark := condition_of(new, GANG_PREEMPTED)) is not None and mark.status == "True":
             self._note(Loss.of_mark(gang, mark.message))
         self._gang_of[uid] = gang
@@ -435,7 +433,7 @@ class GangMembers:
 
 
 def condition_of(pod: Pod, kind: str) -> Condition | None:
-    """A condition of a pod, None where it has none of the kind."""
+    """Return a pod's condition of a type, None if it has none."""
     return next((item for item in pod.status.conditions or () if item.type == kind), None)
 
 
@@ -447,8 +445,10 @@ def _gang_of(pod: Pod) -> str:
 
 
 def _preempted(pod: Pod, gang: str, at: int | None, beside: Iterable[str]) -> Loss | None:
-    """What a gang has lost with a pod that is leaving; at that time where the API server tells of none. `beside` as of
-    `Loss`."""
+    """Return the loss if a leaving pod was preempted, else None.
+
+    `at` is the Unix time of the loss if the pod has no deletion timestamp; `beside` as in `Loss`.
+    """
     target, metadata = condition_of(pod, _TARGET), pod.metadata
     if target is None or target.status != "True" or target.reason != _BY_SCHEDULER:
         return None

@@ -1,4 +1,4 @@
-"""What keeps nodes for pods that it moves, as the queue sees it: a part does."""
+"""The queue's interface to the part that keeps nodes for pods that it moves."""
 
 from typing import Protocol
 
@@ -6,11 +6,11 @@ from extender.kube.objects import Pod
 from extender.queueing.pods.entries import Entry
 
 
-class KeepsPlaces(Protocol):
-    """Knows which pods of the queue have a place that is kept."""
+class PlaceKeeper(Protocol):
+    """Keeps nodes for pods of the queue."""
 
     def others(self, waiting: list[Entry]) -> list[Entry]:
-        """Of pods that wait, those whose nodes a round may choose."""
+        """Return the waiting pods whose nodes a round may choose."""
 
     def place_kept(self, pod: Pod) -> str:
-        """As of `QueueRules`."""
+        """As in `QueueRules`."""

@@ -1,7 +1,7 @@
-"""Pods that leave the queue without a node: because they no longer opt in, or have waited for too long.
+"""Pods that leave the queue without a node, because they no longer opt in or have waited too long.
 
-Their gates are opened beside the rounds, which wait for none of these writes: some at once, namespaces in turn, however
-many one author has opt out.
+Their gates are opened beside the rounds, a bounded number at once and namespaces in turn, so that one author's mass
+opt-out delays no others.
 """
 
 from collections import deque
@@ -19,28 +19,28 @@ _MAX_CONCURRENT: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Leaver:
-    """A pod that leaves."""
+class LeavingPod:
+    """A pod that leaves the queue."""
 
     entry: Entry
     why: str
     by_kerf: bool = False
-    """Whether Kerf lets it go, and not the author."""
+    """Whether `fail_open_s` opens it; it then counts in quotas and is not checked against them."""
 
 
 @dataclass(eq=False)
-class Leavers:
-    """Opens the gates of those that leave."""
+class GateOpener:
+    """Opens the gates of leaving pods."""
 
     dispatcher: Dispatcher
     backlog: Backlog
     counts: Counts
     standby: Callable[[], str]
-    _waiting: deque[Leaver] = field(default_factory=deque, init=False)
+    _waiting: deque[LeavingPod] = field(default_factory=deque, init=False)
     _num_writers: int = field(default=0, init=False)
 
-    def open(self, leavers: Iterable[Leaver]) -> None:
-        """Have just these opened, beside those whose write has begun."""
+    def open(self, leavers: Iterable[LeavingPod]) -> None:
+        """Replace the pods still to be opened; writes under way go on."""
         due = [leaver for leaver in leavers if self.dispatcher.rests(leaver.entry) is None]
         self._waiting = deque(in_turn(due, lambda leaver: leaver.entry.namespace))
         while self._num_writers < min(_MAX_CONCURRENT, len(self._waiting)):

@@ -1,4 +1,4 @@
-"""How the queue works, and what it has done."""
+"""The queue's options and counters."""
 
 from dataclasses import dataclass, field, fields
 from typing import Self
@@ -12,12 +12,12 @@ from extender.settings.queue import QueueSettings
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the queue works; times in seconds."""
+    """The queue's options; times in seconds."""
 
     planner: str = "greedy"
     policy: str = DEFAULT_POLICY
     rank_cpu_pods: bool = True
-    """Whether pods without GPUs go where those who ask for GPUs lose least."""
+    """Whether pods without GPUs go where GPU pods lose least."""
     order: Order = Order.KERF
     held_most_s: float = HELD_MOST_S
     ageing_s: float = 3600.0
@@ -37,7 +37,7 @@ class Options:
 
     @classmethod
     def of(cls, settings: QueueSettings, decisions: DecisionSettings) -> Self:
-        """As the settings want it."""
+        """Return the options from the settings."""
         given = {name: getattr(settings, name) for item in fields(cls) if hasattr(settings, name := item.name)}
         decided = {"policy": decisions.policy, "rank_cpu_pods": decisions.rank_cpu_pods}
         return cls(**given | decided | {"quotas": Quotas(settings.quotas, settings.weights)})
@@ -45,23 +45,23 @@ class Options:
 
 @dataclass
 class Counts:
-    """What has happened since the start."""
+    """Counters since the start."""
 
     rounds: int = 0
     opened: int = 0
     honoured: int = 0
-    """Pods that Kerf bound, or was binding, to the node nominated."""
+    """Released pods that got their nominated node."""
     fallbacks: int = 0
-    """Pods let go that went another way: another node, deleted, bound past Kerf."""
+    """Released pods that were bound elsewhere, deleted, or bound without Kerf."""
     nominated_anew: int = 0
-    """Nominations of pods let go whose node was not to be had."""
+    """Repeated nominations of released pods that had lost their nodes."""
     failed_open: int = 0
     outdated: int = 0
-    """Pods that no longer fitted their node at release."""
+    """Planned pods that had changed or no longer fitted at release."""
     reassigned: int = 0
-    """Pods that kube-scheduler placed elsewhere, and that were given GPUs there."""
+    """Pods that were bound elsewhere and assigned GPUs there."""
     unassigned: int = 0
-    """Those for which none were free there."""
+    """Pods that were bound elsewhere, where no GPUs were free."""
     errors: int = 0
     round_s: float = 0.0
-    """How long the last round took to plan."""
+    """Seconds that planning the last round took."""

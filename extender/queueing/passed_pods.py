@@ -1,7 +1,7 @@
-"""Pods that opt in to the queue and came without its gate: the webhook was not asked, or did not answer.
+"""Detects pods that opt in to the queue but were created without its gate: the webhook was not called or failed.
 
-A pod that Kerf can't be asked about does not wait (`failurePolicy: Ignore`): it goes to kube-scheduler past the
-queue's order, quotas and gangs, and nothing on it says so.
+With `failurePolicy: Ignore` such a pod is scheduled outside the queue, without its order, quotas and gangs, and nothing
+on the pod shows that.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _OPTED_IN: Final = {
 
 
 class PassedPods:
-    """Of the pods without a node those that have passed by, as long as they have none."""
+    """The unbound pods outside the queue that should be in it."""
 
     def __init__(
         self,
@@ -37,52 +37,53 @@ class PassedPods:
         standby: Callable[[], str],
         events: EventRecorder | None,
     ) -> None:
-        """`namespaces_known`: whether all those that opt in are in `namespaces` by now."""
+        """`namespaces_known`: whether `namespaces` is complete."""
         self._namespaces_known = namespaces_known
         self._namespaces = namespaces
         self._standby = standby
         self._events = events
-        self._looked_at: set[str] = set()
-        """UIDs of the pods that there are."""
+        self._checked: set[str] = set()
+        """UIDs of the pods that were checked."""
         self.passed: dict[str, Pod] = {}
-        """By UID, as they came."""
+        """By UID, as first seen."""
         self.num_passed = 0
-        """Since the start."""
+        """Such pods since the start."""
 
     def why(self, uid: str) -> str:
-        """Why a pod should have waited in the queue, and that it does not; "" for all others."""
+        """Return a sentence about why a pod should be in the queue and is not, "" for all others."""
         pod = self.passed.get(uid)
-        return "" if pod is None else _words(_opted_in_by(pod, self._namespaces))
+        return "" if pod is None else _sentence(_opted_in_by(pod, self._namespaces))
 
     def changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod was added: what becomes of its gate later is the queue's affair. Or it is gone, or has its node."""
+        """Check a pod when it is first seen, and forget it once it is bound or gone."""
         if new is not None:
-            self._look_at(new)
+            self._check(new)
         elif old is not None:
-            self._looked_at.discard(old.metadata.uid)
+            self._checked.discard(old.metadata.uid)
             self.passed.pop(old.metadata.uid, None)
 
-    def _look_at(self, pod: Pod) -> None:
+    def _check(self, pod: Pod) -> None:
         uid, metadata = pod.metadata.uid, pod.metadata
         by, annotations = _opted_in_by(pod, self._namespaces), metadata.annotations or {}
-        if uid in self._looked_at or not (by or self._namespaces_known()):
+        if uid in self._checked or not (by or self._namespaces_known()):
             return
-        self._looked_at.add(uid)
+        self._checked.add(uid)
         if not by or is_gated(pod) or PLANNED_BY in annotations or QUEUED_BY in annotations or pod.spec.node_name:
             return
         self.passed[uid] = pod
         self.num_passed += 1
         if self._events is not None and not self._standby():
-            self._events.emit(metadata.namespace, metadata.name, metadata.uid, reason="PassedQueue", message=_words(by))
+            message = _sentence(by)
+            self._events.emit(metadata.namespace, metadata.name, metadata.uid, reason="PassedQueue", message=message)
 
 
-def _words(by: str) -> str:
+def _sentence(by: str) -> str:
     gate = "and came without its gate: the webhook was not asked in time"
     return by and f"opted in to the queue by {_OPTED_IN[by]}, {gate}"
 
 
 def _opted_in_by(pod: Pod, namespaces: Namespaces) -> str:
-    """What opts a pod in, "" for nothing."""
+    """Return `BY_LABEL` or `BY_NAMESPACE`, whichever opts a pod in, "" for neither."""
     label = (pod.metadata.labels or {}).get(QUEUE_LABEL)
     if label == ENABLED:
         return BY_LABEL

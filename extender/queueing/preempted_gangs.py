@@ -1,13 +1,11 @@
-"""Gangs that have lost a pod to preemption: the others end too where they can't go on without it.
+"""Evicts gangs that can't continue: after a preemption, or with too few pods for too long.
 
-kube-scheduler evicts pods of one node. What a gang has elsewhere would hold GPUs and do nothing with them, so that the
-gang is one victim. Told by what the API server holds: the pod that was evicted, as long as it is there, and then the
-condition that Kerf has written on the others before it evicts the first of them. Whoever leads next goes on there.
+kube-scheduler preempts pods of one node. The rest of a gang elsewhere would hold GPUs idle, so the gang ends as a whole
+if it can't continue. All state is on the API server: the preempted pod while it exists, then the condition that Kerf
+writes on the others before it evicts the first of them. The next leader continues from there.
 
-Gangs that have lost a member after they were let go: what is left of them is evicted, where that is wanted.
-
-A gate can't be closed again, so a gang is not held back a second time: its pods are given up, and those whose
-controller makes new ones come back behind the gate, all of them.
+If enabled, gangs that have lost members otherwise are evicted, too. A gate can't be closed again, so a gang can't be
+held back a second time; a controller's replacement pods all start gated again.
 """
 
 import asyncio
@@ -30,36 +28,36 @@ from extender.scheduling.placer import PodIdentity
 logger = logging.getLogger(__name__)
 
 _CHECKS: Final = 4
-"""How often a gang is checked within its time-out."""
+"""Checks of a gang within its timeout."""
 _MAX_NAMESPACES: Final = 16
-"""Whose pods are listed in one check."""
-_OF_THE_SERVER: Final = 500
-"""Also its answer about a pod with two PodDisruptionBudgets, which keeps that pod alone."""
-_LEFT_ALONE: Final = (404, 409, 422, 429)
-"""It is gone, or another one by now; or a PodDisruptionBudget keeps it, and it is tried again."""
+"""Namespaces whose pods are listed in one check."""
+_SERVER_ERROR: Final = 500
+"""Also the answer for a pod with two PodDisruptionBudgets, which concerns that pod only."""
+_NOT_EVICTED: Final = (404, 409, 422, 429)
+"""The pod is gone or another one, or a PodDisruptionBudget protects it for now."""
 
 
 @dataclass(eq=False)
 class GangEviction:
-    """Evicts what is left of gangs; on a standby, nothing."""
+    """Evicts incomplete gangs, unless on a standby."""
 
     transport: Transport
     gangs: Gangs
     running: Callable[[], Mapping[str, Sequence[Pod]]]
-    """The pods with a node of each gang."""
+    """Returns each gang's pods with a node."""
     timeout_s: float
     clock: Callable[[], float]
     standby: Callable[[], str]
     _short_since: dict[str, float] = field(default_factory=dict, init=False)
     num_evicted: int = field(default=0, init=False)
-    """Pods."""
+    """Pods evicted."""
 
     async def run(self) -> None:
-        """Check now and then, until cancelled."""
+        """Check gangs until cancelled."""
         await repeat(self.check, self.timeout_s / _CHECKS, "a check of gangs")
 
     async def check(self) -> None:
-        """Note which gangs are not whole, and evict what is left of those that have not been for too long."""
+        """Note which gangs are incomplete, and evict those that have been for `timeout_s`."""
         if self.standby():
             self._short_since.clear()
             return
@@ -71,26 +69,26 @@ class GangEviction:
         for gang, pods in running.items():
             needs = [self.gangs.needs(gang, pod) for pod in pods]
             if None in needs:
-                continue  # the API server is asked about a few at once
+                continue  # not known yet
             if sum(not pod.metadata.deletion_timestamp for pod in pods) >= max(need or 0 for need in needs):
                 self._short_since.pop(gang, None)
             elif now - self._short_since.setdefault(gang, now) >= self.timeout_s:
                 left.append(gang)
         by_namespace = groupby(sorted(left), key=lambda gang: gang.partition("/")[0])
         for namespace, gangs in islice(by_namespace, _MAX_NAMESPACES):  # the others at the next check
-            await self._give_up(namespace, list(gangs))
+            await self._evict_gangs(namespace, list(gangs))
 
-    async def _give_up(self, namespace: str, gangs: Sequence[str]) -> None:
-        """Evict the pods of gangs that were let go and can't go on with so few: those that have succeeded count."""
+    async def _evict_gangs(self, namespace: str, gangs: Sequence[str]) -> None:
+        """Evict the released pods of gangs that are too few to continue, counting those that have succeeded."""
         for gang in gangs:
             del self._short_since[gang]
         try:
             members = await self.gangs.ask_members(namespace)
             for gang in gangs:
                 pods = members.get(gang, [])
-                here = sum(bool(pod.spec.node_name) for pod in pods)
-                left = [pod for pod in pods if not pod.finished and here < (self.gangs.needs(gang, pod) or 0)]
-                if left:  # else all are going already
+                num_bound = sum(bool(pod.spec.node_name) for pod in pods)
+                left = [pod for pod in pods if not pod.finished and num_bound < (self.gangs.needs(gang, pod) or 0)]
+                if left:  # else all are terminating
                     logger.warning("gang %s: evicting the %d remaining pods", gang, len(left))
                 for pod in left:
                     self.num_evicted += not await _evict(self.transport, pod)
@@ -99,11 +97,11 @@ class GangEviction:
 
 
 async def _evict(transport: Transport, pod: Pod) -> str:
-    """Have a pod of a gang go; why that can't be now, "" where it goes. Raises ClusterError."""
+    """Evict a pod of a gang; return why the API server refuses for now, "" if it does not. Raises ClusterError."""
     try:
         await post_eviction(transport, PodIdentity.of(pod))
     except ApiError as error:
-        if error.status not in _LEFT_ALONE and error.status < _OF_THE_SERVER:
+        if error.status not in _NOT_EVICTED and error.status < _SERVER_ERROR:
             raise
         logger.warning("pod %s was not evicted: %s", pod.key, error)
         return error.message
@@ -111,7 +109,7 @@ async def _evict(transport: Transport, pod: Pod) -> str:
 
 
 async def post_eviction(transport: Transport, pod: PodIdentity, version: str = "") -> None:
-    """Have a pod go, whatever has its name by now staying; in that version, "" for any. Raises ClusterError."""
+    """Evict the pod of this UID, at this resourceVersion unless "". Raises ClusterError."""
     same = {"uid": pod.uid} | ({"resourceVersion": version} if version else {})
     body = {
         "apiVersion": "policy/v1",
@@ -122,14 +120,14 @@ async def post_eviction(transport: Transport, pod: PodIdentity, version: str = "
     await transport.post(f"{pod.path}/eviction", msgspec.json.encode(body))
 
 
-_AGAIN_S: Final = 5.0
-_AGAIN_MOST_S: Final = 60.0
-"""Until what could not be settled is tried again, the longer the older: a PodDisruptionBudget keeps a pod, or the API
-server is away."""
+_RETRY_S: Final = 5.0
+_MAX_RETRY_S: Final = 60.0
+"""Bounds of the time until an unsettled loss is tried again, longer for older ones: a PodDisruptionBudget may protect a
+pod, or the API server be unavailable."""
 _OVERRULED_S: Final = 60.0
-"""For so long it is waited for the pod of a higher priority than all of a gang, for which one of them was evicted."""
+"""How long to wait for the preemptor, a nominated pod of a higher priority than all of the gang."""
 _TRIES: Final = 5
-"""How often a pod may change under the hands of who writes its status."""
+"""Writes of a pod's status under resourceVersion conflicts."""
 _GONE: Final = (404, 409, 422)
 _CONFLICT: Final = 409
 _pods_decoder: Final = Decoder(ObjectList[Pod])
@@ -138,7 +136,7 @@ _any_decoder: Final = Decoder(dict[str, Any])
 
 @dataclass(eq=False)
 class PreemptedGangs:
-    """Ends them, pod by pod, by the Eviction API; on a standby, nothing."""
+    """Evicts preempted gangs pod by pod, unless on a standby."""
 
     transport: Transport
     gangs: Gangs
@@ -147,35 +145,35 @@ class PreemptedGangs:
     clock: Callable[[], float]
     standby: Callable[[], str]
     num_evicted: int = field(default=0, init=False)
-    """Pods."""
+    """Pods evicted."""
     _looks: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict, init=False)
-    """When a loss was looked at first, and last."""
-    _told: dict[str, str] = field(default_factory=dict, init=False)
-    """What was said last of a pod that can't be ended, or of a namespace, so that it is said once."""
+    """By loss: the monotonic times of the first and last check."""
+    _last_message: dict[str, str] = field(default_factory=dict, init=False)
+    """Last message about a namespace, or a pod that can't be evicted, so that each is reported once."""
 
     async def run(self) -> None:
-        """Settle what is lost, until cancelled."""
+        """Check losses until cancelled."""
         while True:
-            await until_set(self.members.news, _AGAIN_S)
+            await until_set(self.members.news, _RETRY_S)
             self.members.news.clear()
             try:
                 await self.check()
             except Exception:
                 logger.exception("a check of preempted gangs failed")
-            await asyncio.sleep(0)  # whatever the check sets off again, others have their turn
+            await asyncio.sleep(0)  # a check may set `news` again: let other tasks run
 
     async def check(self) -> None:
-        """Look at each gang that has lost somebody; as long as this replica does not lead, what it knows is kept."""
+        """Handle the losses of gangs that are due; a standby keeps them for when it leads."""
         if self.standby():
             return
         losses, now = self.members.losses, self.clock()
         self._looks = {key: times for key, times in self._looks.items() if key in losses}
         if not losses:
-            self._told.clear()
+            self._last_message.clear()
         due: dict[str, list[Loss]] = {}
         for key, loss in losses.items():
             first, last = self._looks.get(key, (now, float("-inf")))
-            if now - last >= min(max(_AGAIN_S, (last - first) / 2), _AGAIN_MOST_S):
+            if now - last >= min(max(_RETRY_S, (last - first) / 2), _MAX_RETRY_S):
                 due.setdefault(loss.gang.partition("/")[0], []).append(loss)
         for namespace, of_namespace in islice(due.items(), _MAX_NAMESPACES):
             self._looks |= {loss.key: (self._looks.get(loss.key, (now,))[0], now) for loss in of_namespace}
@@ -183,33 +181,33 @@ class PreemptedGangs:
                 found = await self.gangs.ask_members(namespace)
                 tried = set[str]()
                 for loss in of_namespace:
-                    if loss.gang not in tried and await self._tries_to_end(loss, found.get(loss.gang, [])):
+                    if loss.gang not in tried and await self._try_to_end(loss, found.get(loss.gang, [])):
                         tried.add(loss.gang)
             except (ClusterError, msgspec.DecodeError) as error:
                 if self._is_news(namespace, str(error)):
                     logger.warning("gangs of %s that were preempted can't be ended: %s", namespace, error)
             else:
-                self._told.pop(namespace, None)
+                self._last_message.pop(namespace, None)
 
-    async def _tries_to_end(self, loss: Loss, pods: Sequence[Pod]) -> bool:
-        """End the pods of a gang that can't go on; whether there are any. `pods` were let go and are not leaving."""
+    async def _try_to_end(self, loss: Loss, pods: Sequence[Pod]) -> bool:
+        """Evict a gang's pods that can't continue; return whether it tried. `pods` are released and not terminating."""
         pods = [pod for pod in pods if loss.concerns(pod)]
         owners = {owner.uid for pod in pods if not pod.finished and (owner := pod.metadata.controller)}
-        # Of those that have ended some may be of an earlier gang; `owners` are those of all others.
-        here = [pod for pod in pods if pod.metadata.controller is None or succeeded_with(pod, owners)]
-        await self.gangs.learn_needs({loss.gang: here})
-        needs = {pod.metadata.uid: self.gangs.needs(loss.gang, pod) for pod in here}
+        # Finished pods may be of an earlier gang, with another owner.
+        members = [pod for pod in pods if pod.metadata.controller is None or succeeded_with(pod, owners)]
+        await self.gangs.learn_needs({loss.gang: members})
+        needs = {pod.metadata.uid: self.gangs.needs(loss.gang, pod) for pod in members}
         if None in needs.values():
-            return False  # asked again
-        ending = [pod for pod in here if not pod.finished and len(here) < (needs[pod.metadata.uid] or 0)]
+            return False  # not known yet
+        ending = [pod for pod in members if not pod.finished and len(members) < (needs[pod.metadata.uid] or 0)]
         if not ending:
-            for pod in here:
+            for pod in members:
                 if (mark := condition_of(pod, GANG_PREEMPTED)) is not None and mark.status == "True":
                     await self._mark(pod, loss, "False")
             self.members.settle(loss)
             return False
         if await self._may_end(loss, ending):
-            await self._end(loss, ending, len(here))
+            await self._end(loss, ending, len(members))
             return True
         if self.clock() - self._looks[loss.key][0] >= _OVERRULED_S:
             logger.warning("gang %s: %s; the others have a higher priority, and stay", loss.gang, loss.why)
@@ -217,7 +215,7 @@ class PreemptedGangs:
         return False
 
     async def _may_end(self, loss: Loss, ending: Sequence[Pod]) -> bool:
-        """Whether no pod of them has a priority that the one they make room for may not have."""
+        """Whether the preemptor may have a higher priority than all pods to be evicted."""
         highest = max(pod.spec.priority or 0 for pod in ending)
         if loss.priority is None or highest <= loss.priority:
             return True
@@ -230,7 +228,7 @@ class PreemptedGangs:
             mark = condition_of(pod, GANG_PREEMPTED)
             if mark is None or (mark.status, mark.message) != ("True", loss.mark):
                 await self._mark(pod, loss, "True")
-        logger.warning("gang %s: %s; ending the %d pods that are left", loss.gang, loss.why, num_left)
+        logger.warning("gang %s: %s; evicting the %d remaining pods", loss.gang, loss.why, len(ending))
         for pod in ending:
             if self.standby():
                 return
@@ -243,7 +241,7 @@ class PreemptedGangs:
                 self._emit(pod, f"{why}. This one can't be ended yet: {refused}")
 
     async def _mark(self, pod: Pod, loss: Loss, status: str) -> None:
-        """Write on a pod whether it ends ("True", "False")."""
+        """Set the condition that a pod ends with its gang to "True" or "False"."""
         condition = {"type": GANG_PREEMPTED, "status": status, "reason": "MemberPreempted", "message": loss.mark}
         path = PodIdentity.of(pod).path
         for tries_left in reversed(range(_TRIES)):
@@ -266,9 +264,9 @@ class PreemptedGangs:
             metadata = pod.metadata
             self.events.emit(metadata.namespace, metadata.name, metadata.uid, reason="GangPreempted", message=message)
 
-    def _is_news(self, of: str, message: str) -> bool:
-        """Whether something else was said of it last."""
-        if self._told.get(of) == message:
+    def _is_news(self, key: str, message: str) -> bool:
+        """Remember a message for a key; return whether it differs from the last one."""
+        if self._last_message.get(key) == message:
             return False
-        self._told[of] = message
+        self._last_message[key] = message
         return True

@@ -1,4 +1,4 @@
-"""What lets units go that no node has room for, as the queue sees it: a part does."""
+"""The queue's interface to the part that releases units for which no node has room."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,12 +8,11 @@ from extender.queueing.gangs import Unit
 from extender.queueing.pods.entries import Entry
 
 
-class LetsRoomlessGo(Protocol):
-    """Lets them go without a node, and says what follows from that."""
+class RoomlessReleaser(Protocol):
+    """Releases units without a node."""
 
     def refusal(self, uid: str, *, known: bool) -> str:
-        """Why a pod gets no node yet although it may have room, "" when it may have one. `known` says whether the
-        queue is known."""
+        """Return why a pod must not get a node yet, "" when it may. `known`: whether the queue's watches are synced."""
 
     async def release(self, units: Sequence[Unit], plan: Plan, batch: Sequence[Entry]) -> None:
-        """Let go whose turn it is; `batch` are the plan's pods."""
+        """Release the units that are next in the queue order; `batch` are the plan's pods."""

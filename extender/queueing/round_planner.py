@@ -1,4 +1,4 @@
-"""Planning a round: whose turn it is, how many may be let go, on which view, by which planner, beside which head."""
+"""Planning a round: the queue order, the nodes kept for the head, and the call of the planner."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from extender.core.durations import Durations
-from extender.core.orders import Order, Waiting, hold_s, ordered
+from extender.core.orders import Order, WaitingJob, hold_s, ordered
 from extender.core.resources.requests import GpuRequest
 from extender.ledger.ledger import Ledger
 from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, PlanPod
-from extender.planning.rounds import Head, Round, Rules, greedy_round, searched_round
+from extender.planning.rounds import Head, Round, RoundRules, greedy_round, searched_round
 from extender.planning.wait_reasons import Code
 from extender.queueing.gangs import Unit
 from extender.queueing.node_view import NodeBook
@@ -23,17 +23,17 @@ from extender.queueing.running_pods import owners_of
 from extender.scheduling.placer import Placer
 
 Batch = list[tuple[Entry, PlanPod]]
-"""Entries of a round, each as it was when the plan began."""
+"""Entries of a round, each with the pod as planned."""
 
 _PLANNED_INLINE: Final = 64
-_ASKS_INLINE: Final = 8
-"""A round of so few pods, which ask for so few different things, is planned at once; another one in a thread, so that
-filter and bind go on."""
+_REQUESTS_INLINE: Final = 8
+"""Up to this many pods and distinct requests, a round is planned inline; larger ones in a thread, so that filter and
+bind keep running."""
 
 
 @dataclass(eq=False)
 class RoundPlanner:
-    """Plans rounds, and remembers for whom nodes are kept."""
+    """Plans rounds, and remembers the head for which nodes are kept."""
 
     options: Options
     ledger: Ledger
@@ -44,40 +44,40 @@ class RoundPlanner:
     """GPUs in use by namespace."""
     clock: Callable[[], float]
     tell: Callable[[Entry, str], None] = lambda entry, sentence: None
-    """Tells people of a pod that kube-scheduler has refused, in a sentence."""
+    """Emits an event about a pod that kube-scheduler has refused."""
     refusals: Refusals = field(init=False)
     head: Head | None = field(default=None, init=False)
     _keeps_since: float | None = field(default=None, init=False)
-    """Since when pods have been passed over for the head; None while none was."""
-    _rests: dict[str, float] = field(default_factory=dict, init=False)
-    """Until when nothing is kept for those for whom it has been for long enough, by key."""
+    """Monotonic time since which pods have been passed over for the head, None while none was."""
+    _backed_off: dict[str, float] = field(default_factory=dict, init=False)
+    """By unit: the monotonic time until which no nodes are kept for it, after they were for too long."""
     _full: bool = field(default=False, init=False)
-    """Whether the last plan let go as many as it might."""
+    """Whether the last plan released as many pods as allowed."""
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.backlog, self.ledger, self.nodes, self.clock, self.tell)
 
     async def rest(self, most_s: float) -> None:
-        """Leave others their time after a plan, as long as the pods on their way give them something to do."""
+        """Wait up to `most_s` after a plan, so that other work runs, but only while enough pods are on their way."""
         rested_s = 0.0
         while rested_s < most_s and not self._runs_dry():
             await asyncio.sleep(self.options.interval_s)
             rested_s += self.options.interval_s
 
     def _runs_dry(self) -> bool:
-        """Whether few are on their way, though more might have been let go by the last plan."""
+        """Whether few pods are on their way although the last plan could have released more."""
         return self._full and 2 * len(self.backlog.on_their_way(self.clock())) < self.options.max_open
 
     async def plan(
         self, units: Sequence[Unit], window: int, limits: Mapping[str, int]
     ) -> tuple[Plan, Batch, tuple[str, ...]]:
-        """Plan units in their order on the cluster of this moment: the plan, its pods, and the names of its rows."""
+        """Plan units in their order on the current cluster; return the plan, its batch, and its node names by row."""
         now, options = self.clock(), self.options
-        asked = [pod for unit in units for pod in unit.pods]
+        requested = [pod for unit in units for pod in unit.pods]
         cluster = self.ledger.snapshot(now)
         on_way = self.backlog.on_their_way(now)
         closed = self.ledger.rows.closed
-        view = await self.nodes.view(cluster, self.backlog.kinds, asked, on_way, options.reserve_frac, closed)
+        view = await self.nodes.view(cluster, self.backlog.kinds, requested, on_way, options.reserve_frac, closed)
         policies = self.placer.policies_apart()
         if not options.rank_cpu_pods:
             policies = {name: replace(policy, without_gpus=False) for name, policy in policies.items()}
@@ -87,13 +87,13 @@ class RoundPlanner:
         batch = self._batch(units)
         view, pods = self.refusals.restrict(view, batch)
         trials, tried = self.refusals.trials(units, view)
-        self._let_head_rest(now)
+        self._back_off_head(now)
         waited = [unit for unit in units if now - min(entry.seen for entry in unit.entries) >= options.reserve_after_s]
-        rules = Rules(
+        rules = RoundRules(
             quotas=options.quotas,
             used=self.used(),
             held=self.head,
-            reserves=frozenset(unit.key for unit in waited if unit.key not in self._rests) - trials.keys(),
+            reserves=frozenset(unit.key for unit in waited if unit.key not in self._backed_off) - trials.keys(),
             rank={unit.key: _rank(unit) for unit in units},
             exempt=frozenset(unit.key for unit in units if any(self._is_exempt(entry) for entry in unit.entries)),
             policy=options.policy,
@@ -102,23 +102,23 @@ class RoundPlanner:
             trials=trials,
             tried=tried,
         )
-        asks = {pod.alike for pod in pods[:_PLANNED_INLINE]}
-        made: Round
-        short = not any(pod.claims for pod in pods)  # a search for devices takes as long as its author wants
-        if short and len(pods) <= _PLANNED_INLINE and len(asks) <= _ASKS_INLINE and options.planner == GREEDY:
-            made = greedy_round(view, pods, rules)
+        distinct = {pod.alike for pod in pods[:_PLANNED_INLINE]}
+        planned: Round
+        short = not any(pod.claims for pod in pods)  # the author's claims decide how long a search for devices takes
+        if short and len(pods) <= _PLANNED_INLINE and len(distinct) <= _REQUESTS_INLINE and options.planner == GREEDY:
+            planned = greedy_round(view, pods, rules)
         else:
-            made = await asyncio.to_thread(searched_round, view, pods, rules, PLANNERS[options.planner])
-        if self.head is None or made.head is None or made.head.key != self.head.key:
+            planned = await asyncio.to_thread(searched_round, view, pods, rules, PLANNERS[options.planner])
+        if self.head is None or planned.head is None or planned.head.key != self.head.key:
             self._keeps_since = None
-        self.head = made.head
-        self._full = made.plan.num_placed >= window
-        self._note_heads(units, made.plan, batch, now)
-        self.refusals.tried(made.plan, batch)
-        return self.refusals.explained(made.plan, batch), batch, cluster.node_names
+        self.head = planned.head
+        self._full = planned.plan.num_placed >= window
+        self._note_heads(units, planned.plan, batch, now)
+        self.refusals.tried(planned.plan, batch)
+        return self.refusals.explained(planned.plan, batch), batch, cluster.node_names
 
     def kept_from(self, entry: Entry | None) -> frozenset[str]:
-        """Nodes that a pod let go has to leave to the head: it has lost its own, and is behind it in the order."""
+        """Return the head's nodes that a released pod may not take: one that lost its own and comes after the head."""
         if self.head is None or entry is None or not entry.behind_head or not entry.lost or self._is_exempt(entry):
             return frozenset()
         if entry.planned is None:
@@ -126,7 +126,7 @@ class RoundPlanner:
         return self.head.kept_from(self.ledger.snapshot(self.clock()), entry.num_gpus)
 
     def _batch(self, units: Sequence[Unit]) -> Batch:
-        """The pods to plan together: all for greedy, for others as many whole units as they may have."""
+        """Return the pods to plan together: all for greedy, else as many whole units as `batch_pods` allows."""
         most = float("inf") if self.options.planner == GREEDY else self.options.batch_pods
         batch: Batch = []
         for unit in units:
@@ -136,7 +136,7 @@ class RoundPlanner:
         return batch
 
     def _note_heads(self, units: Sequence[Unit], plan: Plan, batch: Batch, now: float) -> None:
-        """Note who is behind the head, and since when a pod is passed over for it: its wait for that is bounded."""
+        """Note the pods behind the head, and since when each is passed over for it, which is bounded in time."""
         behind = False
         for unit in units:
             for entry in unit.entries:
@@ -148,23 +148,24 @@ class RoundPlanner:
                 entry.kept_back = now if entry.kept_back is None else entry.kept_back
                 self._keeps_since = now if self._keeps_since is None else self._keeps_since
 
-    def _let_head_rest(self, now: float) -> None:
-        """Keep nothing any more for one for whom others have been passed over for long enough: it is the turn of
-        whoever is next, and for as long."""
-        self._rests = {key: until for key, until in self._rests.items() if now < until}
+    def _back_off_head(self, now: float) -> None:
+        """Stop keeping nodes for a head once others were passed over for it for `skip_s`; another may follow."""
+        self._backed_off = {key: until for key, until in self._backed_off.items() if now < until}
         since, most_s = self._keeps_since, self.options.skip_s
         if self.head is not None and since is not None and now - since >= most_s:
-            self._rests[self.head.key] = now + most_s
+            self._backed_off[self.head.key] = now + most_s
             self.head = self._keeps_since = None
 
     def _is_exempt(self, entry: Entry) -> bool:
-        """Whether a pod has been kept from the head's nodes for long enough."""
+        """Whether a pod has been kept from the head's nodes for `skip_s`."""
         return entry.kept_back is not None and self.clock() - entry.kept_back >= self.options.skip_s
 
 
 def _rank(unit: Unit) -> tuple[float, float]:
-    """Whose turn it is to have nodes kept for it: by PriorityClass, then age. By a label, which anyone may write on a
-    pod of theirs, nobody has anything kept from others; it may only lower the priority."""
+    """Return a unit's rank for having nodes kept: by PriorityClass, then age.
+
+    A priority label, which any author may set, can only lower the rank.
+    """
     priority = min(
         min(entry.planned.priority, entry.pod.spec.priority or 0) for entry in unit.entries if entry.planned is not None
     )
@@ -177,16 +178,16 @@ def in_order(
     options: Options,
     used: Mapping[str, float],
     durations: Durations,
-    takes_more: Callable[[GpuRequest], bool],
+    wastes_gpu: Callable[[GpuRequest], bool],
 ) -> list[Unit]:
-    """The units by their turn at a Unix time; GPUs in use by namespace matter for fair share alone."""
+    """Return the units in queue order at a Unix time. `used`, GPUs by namespace, matters for fair share only."""
     quotas, by_name = options.quotas, {unit.name: unit for unit in units}
     waiting = [
-        Waiting(
+        WaitingJob(
             key=unit.name,
             priority=max(pod.priority for pod in unit.pods),
             since=min(entry.created for entry in unit.entries),
-            held_s=_held_s(unit, options, durations, takes_more),
+            held_s=_held_s(unit, options, durations, wastes_gpu),
             owner=unit.namespace,
             share=quotas.share(unit.namespace, unit.gpus) if options.fair_share else 0.0,
         )
@@ -196,9 +197,9 @@ def in_order(
     return [by_name[item.key] for item in ordered(waiting, now, ageing_s=options.ageing_s, shares=shares)]
 
 
-def _held_s(unit: Unit, options: Options, durations: Durations, takes_more: Callable[[GpuRequest], bool]) -> float:
-    """How far a unit is held back: for its patience, and in proportion to its expected GPU time."""
-    selective = options.patience_s > 0 and all(pod.gpus and takes_more(pod.gpus) for pod in unit.pods)
+def _held_s(unit: Unit, options: Options, durations: Durations, wastes_gpu: Callable[[GpuRequest], bool]) -> float:
+    """Return the seconds a unit is held back: its patience, and a part in proportion to its expected GPU time."""
+    selective = options.patience_s > 0 and all(pod.gpus and wastes_gpu(pod.gpus) for pod in unit.pods)
     patience_s = options.patience_s if selective else 0.0
     if options.order is not Order.KERF:
         return patience_s

@@ -1,4 +1,4 @@
-"""Pods that run: how many GPUs each namespace uses, and how long pods of each owner have run."""
+"""Running pods: the GPUs in use by namespace, and the run times of pods by owner."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 
 from extender.core.durations import Durations
-from extender.kube.cache import Cache, Part
+from extender.kube.cache import Cache, Group
 from extender.kube.client import Transport
 from extender.kube.objects import Pod, unix_time
 from extender.kube.transport import PODS_PATH
@@ -17,17 +17,17 @@ _FINISHED_PODS: Final = "spec.nodeName!=,status.phase!=Pending,status.phase!=Run
 
 
 class RunningPods:
-    """What follows from the pods that hold something; of one that has finished is learned how long it ran."""
+    """The GPUs in use by bound pods. Learns the run times of pods that finish."""
 
     def __init__(
-        self, pods: Cache[Pod, Pod] | Part[Pod], durations: Durations, wall_clock: Callable[[], float]
+        self, pods: Cache[Pod, Pod] | Group[Pod], durations: Durations, wall_clock: Callable[[], float]
     ) -> None:
-        """`pods` are those with a node, by UID."""
+        """`pods` are the pods with a node, by UID."""
         self._pods = pods
         self._durations = durations
         self._wall_clock = wall_clock
         self._known: dict[str, tuple[float, float]] = {}
-        """GPUs and the time of the first sight, by UID: an edit of its annotations gives nothing back."""
+        """GPUs and Unix time when first seen, by UID; later edits of annotations change nothing."""
         self.gpus: defaultdict[str, float] = defaultdict(float)
         """GPUs in use by namespace."""
 
@@ -35,8 +35,10 @@ class RunningPods:
         return uid in self._known
 
     def left_s(self, uid: str) -> float | None:
-        """How long a pod is expected to go on, by how long others like it have run; None where nothing is known of
-        those, or it has run for longer."""
+        """Return the seconds a pod is expected to keep running, by the run times of similar pods.
+
+        None if these are unknown, or it has run longer than expected.
+        """
         pod = self._pods.get(uid)
         started = unix_time(pod.status.start_time) if pod is not None else 0.0
         if pod is None or not started:
@@ -46,13 +48,13 @@ class RunningPods:
         return left if left > 0 and self._durations.knows(owners) else None
 
     def changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod has its node, or is gone: what was not being deleted has finished, unless that was missed."""
+        """Count a pod with a node, and learn from one that is gone without being deleted: it has finished."""
         if new is not None and new.metadata.uid not in self._known:
             gpus = _gpus_of(new)
             self._known[new.metadata.uid] = gpus, self._wall_clock()
             self.gpus[new.metadata.namespace] += gpus
         elif new is None and old is not None:
-            if not (old.metadata.deletion_timestamp or self._pods.lists_gone):
+            if not (old.metadata.deletion_timestamp or self._pods.removals_missed):
                 self._learn(old)
             gpus, _ = self._known.pop(old.metadata.uid)
             self.gpus[old.metadata.namespace] -= gpus
@@ -61,13 +63,13 @@ class RunningPods:
         gpus, seen = self._known[pod.metadata.uid]
         started = unix_time(pod.status.start_time)
         if started:
-            if started <= seen < started + 1:  # an API server's times are whole seconds
+            if started <= seen < started + 1:  # the API server's times have whole seconds
                 started = seen
             self._durations.finished(owners_of(pod, gpus), self._wall_clock() - started)
 
 
 async def learn_finished(transport: Transport, durations: Durations) -> None:
-    """Learn from the pods that have ended and are still there, in the order of their ends.
+    """Learn from finished pods that still exist, in the order of their ends.
 
     Raises ClusterError, msgspec.DecodeError.
     """
@@ -79,24 +81,25 @@ async def learn_finished(transport: Transport, durations: Durations) -> None:
 
 
 def _finished_at(pod: Pod) -> str:
-    """When its last container ended, "" where that is not told."""
+    """Return when a pod's last container ended, "" if unknown."""
     states = [status.state for status in pod.status.container_statuses or ()]
     ends = [state.terminated for state in states if state is not None]
     return max((end.finished_at or "" for end in ends if end is not None), default="")
 
 
 def _gpus_of(pod: Pod) -> float:
-    """GPUs that a pod holds, or has held; shares as parts of one, MIG devices as one each."""
+    """Return the GPUs that a pod holds or has held; a share counts as its fraction, a MIG device as one."""
     holding, _ = read_holding(pod)
     mig = sum(count for _, count in holding.mig)
     return mig + (sum(part.milli / 1000 for part in holding.parts) if holding.parts else float(holding.units))
 
 
 def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
-    """Whose history tells of a pod that asks for so many GPUs, narrowest first.
+    """Return the keys of run times that predict a pod's, narrowest first.
 
-    Of its namespace those with as many GPUs and the same controller (or pod) by name without what is generated; those
-    with as many GPUs; all. A CronJob's Jobs and a user's numbered runs differ in their digits alone.
+    They are: the same namespace, number of GPUs and controller (or pod) name without trailing digits; the same
+    namespace and number of GPUs; the same namespace. A CronJob's Jobs and a user's numbered runs differ in trailing
+    digits only.
     """
     namespace = pod.metadata.namespace
     owner = pod.metadata.controller
@@ -106,5 +109,5 @@ def owners_of(pod: Pod, gpus: float) -> tuple[str, ...]:
 
 
 def _stem(name: str) -> str:
-    """A name without its numbers at the end: "train-lm-20260101-3" is "train-lm"."""
+    """Return a name without its trailing numbers: "train-lm" for "train-lm-20260101-3"."""
     return name.rstrip("0123456789-") or name

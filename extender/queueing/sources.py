@@ -1,4 +1,4 @@
-"""Where a one-off plan gets its nodes and pods from: manifests in files, or an API server."""
+"""Reads the nodes and pods for a one-off plan from manifest files or an API server."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,19 +13,19 @@ from extender.kube.client import Query, Transport
 from extender.kube.objects import Named, Node, Pod
 from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.kube.watches import Lister, stand_in
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Crowd
 from extender.planning.plans import Plan, PlanPod, View
 from extender.queueing.node_view import view_of
 from extender.queueing.pods.batches import asked_of, by_gang, plan_pod
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds, domain_of
+from extender.queueing.pods.restrictions import RestrictionKinds, domain_of
 
 ObjectT = TypeVar("ObjectT", bound=Named)
 
 
 class SourceError(ValueError):
-    """Manifests that can't be planned with; `faults` has one sentence for each."""
+    """Manifests that can't be used for planning; `faults` has a sentence for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -34,16 +34,16 @@ class SourceError(ValueError):
 
 @dataclass
 class Source:
-    """What there is: nodes, pods that run, pods that wait for a node."""
+    """Nodes, bound pods, and pods that wait for a node."""
 
     nodes: list[Node] = field(default_factory=list)
     bound: list[Pod] = field(default_factory=list)
     waiting: list[Pod] = field(default_factory=list)
     manifests: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Waiting pods of files as they are written there, by `namespace/name`."""
+    """Manifests of pods read from files, by `namespace/name`."""
 
     def add(self, pods: Iterable[Pod]) -> None:
-        """Sort pods into those that run, those that wait, and those that are of no account."""
+        """Add pods as bound or waiting; ignore unbound ones that have finished or are being deleted."""
         for pod in pods:
             if pod.spec.node_name:
                 self.bound.append(pod)
@@ -52,7 +52,7 @@ class Source:
 
 
 def read_files(paths: Iterable[Path]) -> Source:
-    """Nodes and pods of YAML or JSON files, lists of them included. Raises SourceError with every fault."""
+    """Read nodes and pods, or lists of them, from YAML or JSON files. Raises SourceError with all faults."""
     source, faults = Source(), []
     for path in paths:
         try:
@@ -68,20 +68,20 @@ def read_files(paths: Iterable[Path]) -> Source:
 
 
 async def read_cluster(transport: Transport) -> Source:
-    """Nodes and pods of an API server. Raises ClusterError, msgspec.DecodeError."""
+    """Read the nodes and pods of an API server. Raises ClusterError, msgspec.DecodeError."""
     source = Source(nodes=await list_objects(transport, NODES_PATH, Node))
     source.add(await list_objects(transport, PODS_PATH, Pod))
     return source
 
 
 def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], dict[str, str]]:
-    """The view, the pods by priority and age, and the faults of pods that can't be planned, by key."""
+    """Return the view, the waiting pods by priority and age, and the faults of pods that can't be planned, by key."""
     ledger = Ledger(reservation_ttl_s=0.0)
     for node in source.nodes:
         ledger.upsert_node(node)
     for pod in source.bound:
         ledger.upsert_pod(pod, 0.0)
-    kinds = Kinds()
+    kinds = RestrictionKinds()
     running = [pod for pod in source.bound if not pod.finished]
     mates = by_gang(running)
     pods: list[tuple[Pod, PlanPod]] = []
@@ -95,7 +95,7 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
             faults[pod.key] = str(error)
     pods.sort(key=lambda pair: (-pair[1].priority, pair[0].metadata.creation_timestamp, pair[1].key))
     batch = [planned for _, planned in pods]
-    crowd = Crowd()
+    crowd = BoundPodIndex()
     for pod in running:
         crowd.upsert(pod)
     cluster = ledger.snapshot(0.0)
@@ -112,19 +112,19 @@ def batch_of(source: Source, reserve_frac: float) -> tuple[View, list[PlanPod], 
 
 
 def node_of(view: View, plan: Plan) -> dict[str, str]:
-    """Name of the node of each placed pod, by the pod's key."""
+    """Return the node name of each placed pod, by the pod's key."""
     names = view.cluster.node_names
     return {pod.key: names[row] for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0}
 
 
 def domains_of(source: Source, plan: Plan, nodes: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The labels that keep each placed pod to the domain of its gang, by the pod's key; `nodes` as of `node_of`."""
+    """Return the labels that keep each placed pod to its gang's domain, by the pod's key; `nodes` as from `node_of`."""
     named = {node.metadata.name: node for node in source.nodes}
     return {pod.key: domain_of(named[nodes[pod.key]], pod.topology) for pod in plan.pods if pod.key in nodes}
 
 
 def _take(source: Source, manifest: Any) -> list[str]:
-    """Add what a document holds; returns faults."""
+    """Add the objects of a document; return faults."""
     if manifest is None:
         return []
     if not isinstance(manifest, dict):
@@ -160,9 +160,9 @@ def _take(source: Source, manifest: Any) -> list[str]:
 async def list_objects(
     transport: Transport, path: str, kind: type[ObjectT], query: Query | None = None
 ) -> list[ObjectT]:
-    """All objects at a path of an API server. Raises ClusterError, msgspec.DecodeError.
+    """List all objects at a path. Raises ClusterError, msgspec.DecodeError.
 
-    A pod that can't be read is taken to need its whole node, and a node that can't be is left out.
+    A pod that can't be decoded counts as using its whole node; such a node is left out.
     """
-    found = await Lister(transport, path, kind, query).all()
-    return found.items + [stand_in(item, kind) for item in found.unread if path.endswith("/pods")]
+    listed = await Lister(transport, path, kind, query).all()
+    return listed.items + [stand_in(item, kind) for item in listed.unread if path.endswith("/pods")]

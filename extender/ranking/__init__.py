@@ -1,1 +1,1 @@
-"""The learned rank: models as files, what is expected of the cluster, and the rank in the service."""
+"""The learned rank: model files, the expected demand, and the rank in the service."""

@@ -1,6 +1,6 @@
-"""Looks at the cluster: what a net with attention sees, when it looks again, and the potential that it sets.
+"""The potential of a model with attention, which depends on the cluster's state, and when to update it.
 
-Between two looks that potential ranks as any other one does. Other models have one potential, whatever there is to see.
+Other models have a fixed potential.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ from extender.ranking.files import Actor, Model
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A cluster as it was seen."""
+    """The cluster at the last evaluation of the model."""
 
     cluster: Cluster
     at: float
     """Monotonic time."""
 
     def moved_frac(self, cluster: Cluster) -> float:
-        """GPU that was given away or came back until now, by capacity; 1 when the nodes are others."""
+        """GPU allocated or freed since, as a fraction of capacity; 1 if the set of nodes has changed."""
         before = self.cluster
         if cluster.row_of is not before.row_of:
             return 1.0
@@ -37,7 +37,7 @@ class Look:
         return float(moved) / max(int(now.num_gpus.sum()) * WHOLE_MILLI, 1)
 
     def is_over(self, cluster: Cluster, now: float, frac: float, most_s: float) -> bool:
-        """Whether it is time for another: so much has moved, or it is so long ago and anything has changed."""
+        """Whether to evaluate again: at least `frac` has moved, or anything has changed and `most_s` have passed."""
         if cluster.version == self.cluster.version:
             return False
         return now - self.at >= most_s or self.moved_frac(cluster) >= frac
@@ -46,10 +46,10 @@ class Look:
 def score_on(
     model: Model | Actor, cluster: Cluster, counts: Mapping[Kind, float], worth: Worth | None, parts: dict[str, Any]
 ) -> LearnedScore:
-    """The score of a model on a cluster, as its policy counts it, where so many pods of each kind are expected.
+    """The score of a model on a cluster, for the expected numbers of pods by kind.
 
-    `worth` is as `demands.outlook_on` takes it, `parts` are the rest of a LearnedScore. Takes a moment: what the first
-    request needs is worked out already.
+    `worth` is as in `demands.outlook_on`; `parts` are the other arguments of LearnedScore. Blocks, since it computes
+    what the first request needs in advance.
     """
     outlook = outlook_on(demand_of(cluster, counts), worth, model.manifest.foresight_load)
     try:
@@ -62,10 +62,7 @@ def score_on(
 
 
 def _potential_on(model: Model | Actor, cluster: Cluster, outlook: Outlook) -> Potential:
-    """The potential that a model gives for a cluster, as its policy counts it, where `outlook` is expected.
-
-    Raises PotentialError when a net's is not finite. `outlook` is of the form that `learned.Prospect` has.
-    """
+    """A model's potential for a cluster and an outlook. Raises PotentialError if a net's is not finite."""
     if isinstance(model, Model):
         return model.potential
     return attention.potential(_states(cluster, len(outlook.worth.left) - 2), outlook, model.attention)

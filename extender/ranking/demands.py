@@ -1,4 +1,4 @@
-"""What is expected of a cluster, put as what a model was trained on: classes of pods, and nodes by type."""
+"""The expected demand on a cluster in the terms of a model: classes of pods, and nodes by type."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import GIB_MIB, WHOLE_MILLI, Cluster, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, expected_count, typical_mix
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, expected_count, typical_mix
 from extender.core.policies.fgd import DEFAULT_MIX
 from extender.core.policies.policy import Expected
 from extender.core.resources.gpu_models import GpuModel, ModelPattern, canonical_name, models_allowed
@@ -17,39 +17,39 @@ from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_wo
 from extender.core.vendors.registry import SEVERAL
 
 _MAX_MODELS: Final = 61
-"""Of a cluster, told apart; one bit is for those that come later."""
+"""Most GPU models distinguished; one more bit is for later models."""
 _MAX_KINDS: Final = 128
-"""The commonest kinds of pods, which an outlook looks at."""
+"""Number of kinds in an outlook, the most common ones."""
 _CHOOSY_FRAC: Final = 0.2
-"""Part of the pods that are expected to be choosy where nobody says what to expect."""
+"""Fraction of choosy pods in the default mix."""
 _PRIOR_BY_GPU: Final = 0.03
-_LEAST_PRIOR: Final = 10.0
-_MOST: Final = 2**40
-"""CPU and memory of a pod: whoever asks for more fits nowhere either, and sums stay within 64 bits."""
+_MIN_PRIOR: Final = 10.0
+_MAX_AMOUNT: Final = 2**40
+"""Upper bound of a pod's CPU and memory, which fits nowhere and keeps sums within 64 bits."""
 _MAX_TYPES: Final = 48
 _RESOLUTION: Final = 1000
-"""Counts are whole numbers: thousandths of a pod."""
+"""Counts are integers in units of 1/1000 pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Pods that ask for the same."""
+    """A class of pods with equal requests."""
 
     cpu_milli: int
     memory_mib: int
     gpus: int = 0
     gpu_milli: int = 0
-    """Of each GPU; 1000 for whole ones, 0 without GPUs."""
+    """Per GPU; 1000 for whole GPUs, 0 without GPUs."""
     products: tuple[str, ...] = ()
-    """The products that will do; () for any."""
+    """Acceptable products; () for any."""
     include: ModelPattern | None = None
     exclude: ModelPattern | None = None
     gpu_memory_mib: int = 0
-    """Memory that each GPU must have."""
+    """Required memory of each GPU."""
     choosy: bool = False
-    """Each takes GPUs of one model, or with more memory, and no others: as many pods for each model that there is."""
+    """Whether the pods are spread evenly over the GPU models, each accepting its model and those with more memory."""
     vendor: int = 0
-    """Whose GPUs, by number in the registry."""
+    """The GPUs' vendor, by number in the registry."""
 
 
 _CHOOSY: Final = Kind(8000, 32768, 1, WHOLE_MILLI, choosy=True)
@@ -57,18 +57,19 @@ _CHOOSY: Final = Kind(8000, 32768, 1, WHOLE_MILLI, choosy=True)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Nodes without pods, and C classes of pods that are expected on them."""
+    """Empty nodes, and C classes of pods expected on them."""
 
     nodes: Nodes
-    asks: Asks
+    asks: PodClasses
     count: Longs
     """(C,) thousandths of pods."""
     num_models: int
 
 
 def kind_of(request: PodRequest) -> Kind | None:
-    """The kind of a pod; None where it asks for time slices or MIG devices, of which models know nothing."""
-    gpus, cpu_milli, memory_mib = request.gpus, min(request.cpu_milli, _MOST), min(request.memory_mib, _MOST)
+    """The kind of a pod; None if it requests time slices or MIG devices, which models don't cover."""
+    gpus = request.gpus
+    cpu_milli, memory_mib = min(request.cpu_milli, _MAX_AMOUNT), min(request.memory_mib, _MAX_AMOUNT)
     if gpus is None:
         return Kind(cpu_milli, memory_mib)
     if gpus.mig or gpus.unit is AskedUnit.SHARED:
@@ -86,38 +87,37 @@ def kind_of(request: PodRequest) -> Kind | None:
 
 
 def _kind_expected(pod: Expected) -> Kind:
-    """The kind of a class that is told."""
+    """The kind of a configured class."""
     products = tuple(sorted(canonical_name(name) for name in pod.models))
     return Kind(pod.cpu_milli, pod.memory_mib, pod.gpus, pod.gpu_milli if pod.gpus else 0, products)
 
 
-def guessed(told: Sequence[Expected] = ()) -> dict[Kind, float]:
-    """Pods by kind that are expected before any was seen: those told, else DEFAULT_MIX and choosy ones.
+def guessed(expected: Sequence[Expected] = ()) -> dict[Kind, float]:
+    """The prior mix by kind: the configured classes, or DEFAULT_MIX with choosy pods.
 
-    DEFAULT_MIX asks for no model. But whoever has large or rare GPUs will be asked for them, and what they were given
-    to until then does not come back.
+    DEFAULT_MIX names no GPU models, but large or rare GPUs will be requested, and pods placed on them until then stay.
     """
     counts: dict[Kind, float] = {}
-    for pod in told or DEFAULT_MIX:
+    for pod in expected or DEFAULT_MIX:
         kind = _kind_expected(pod)
         counts[kind] = counts.get(kind, 0.0) + pod.count
-    if not told:
+    if not expected:
         counts[_CHOOSY] = _CHOOSY_FRAC / (1 - _CHOOSY_FRAC) * sum(counts.values())
     return counts
 
 
 def prior_pods_of(num_gpus: int) -> float:
-    """As how many pods a guess counts before any was seen: 3 for 100 GPUs, at least 10.
+    """The weight of the prior mix in pods: 3 for 100 GPUs, at least 10.
 
-    The smaller a cluster, the fewer pods fill it, and the sooner they have to be believed (docs/research/model.md).
+    In a small cluster few pods fill the GPUs, so that observed ones must count sooner (docs/research/model.md).
     """
-    return max(_PRIOR_BY_GPU * num_gpus, _LEAST_PRIOR)
+    return max(_PRIOR_BY_GPU * num_gpus, _MIN_PRIOR)
 
 
-def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[Asks, Floats]:
-    """What pods so many of each kind ask for where there are (M,) models with so much memory: C classes, and (C,) pods.
+def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib: Longs) -> tuple[PodClasses, Floats]:
+    """C classes of pods and their (C,) numbers, for numbers by kind and M GPU models with `memory_mib` (M,).
 
-    Memory of 0 is not known: a choosy pod then takes its own model alone.
+    Memory of 0 is unknown; choosy pods then accept only their own model.
     """
     rows: list[tuple[int, int, int, int, int]] = []
     pods: list[float] = []
@@ -125,11 +125,11 @@ def asks_of(counts: Mapping[Kind, float], models: Sequence[GpuModel], memory_mib
         masks = _choices(memory_mib) if kind.choosy else [_bits(kind, models, memory_mib)]
         rows += [(kind.cpu_milli, kind.memory_mib, kind.gpus, kind.gpu_milli, mask) for mask in masks]
         pods += [count / max(len(masks), 1)] * len(masks)
-    return Asks(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
+    return PodClasses(*np.array(rows, np.int64).reshape(-1, 5).T), np.array(pods, np.float64)
 
 
 def gpu_mix(cluster: Cluster, counts: Mapping[Kind, float]) -> Mix:
-    """The typical ones of pods so many of each kind that ask for GPUs, in terms of a cluster's models."""
+    """The typical mix of GPU pods, for numbers by kind, in terms of a cluster's models."""
     common = nlargest(
         _MAX_KINDS, ((kind, count) for kind, count in counts.items() if kind.gpus), key=lambda item: item[1]
     )
@@ -138,7 +138,7 @@ def gpu_mix(cluster: Cluster, counts: Mapping[Kind, float]) -> Mix:
 
 
 def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
-    """What pods so many of each kind ask of a cluster's nodes; the rarest kinds are left out."""
+    """The demand on a cluster's nodes, for numbers of pods by kind; the rarest kinds are left out."""
     models, memory = cluster.models[:_MAX_MODELS], _memory_of_models(cluster)
     common = nlargest(_MAX_KINDS, counts.items(), key=lambda item: item[1])
     asks, pods = asks_of(dict(common), models, memory)
@@ -146,30 +146,30 @@ def demand_of(cluster: Cluster, counts: Mapping[Kind, float]) -> Demand:
 
 
 def outlook_on(demand: Demand, worth: Worth | None, load: float) -> Outlook:
-    """The outlook on a demand: `worth` as the LP prices it, for m models at most, None for plain worth.
+    """The outlook for a demand. `worth` is from the LP, for at most m models; None for plain worth.
 
-    It has a row for each model of the cluster, then one for models that come later and one for none; what nothing is
-    known of is worth as much as it is. `load` is that of `pricing.priced`.
+    It has a row per model of the cluster, one for later models and one for nodes without GPUs; models that the LP has
+    not priced have plain worth. `load` is that of `pricing.priced`.
     """
     nodes, asks = demand.nodes, demand.asks
     full = plain_worth(demand.num_models + 1)
     if worth is not None:
-        there = np.unique(nodes.model[(nodes.model >= 0) & (nodes.model < len(worth.left) - 1)])
-        rows = np.append(there, -1)  # of models that the LP has seen, however little they are worth, and of none
+        priced = np.unique(nodes.model[(nodes.model >= 0) & (nodes.model < len(worth.left) - 1)])
+        rows = np.append(priced, -1)
         full.left[rows], full.compute[rows] = worth.left[rows], worth.compute[rows]
     expected = expected_count(asks, demand.count, int(nodes.num_gpus.sum()), load)
-    found = outlook_of(nodes, asks, expected, typical_mix(asks, demand.count.astype(np.float64)), full)
-    # Where nobody says how much the pods need, what the nodes have for each GPU: then neither is ever short.
+    outlook = outlook_of(nodes, asks, expected, typical_mix(asks, demand.count.astype(np.float64)), full)
+    # If pods' needs are unknown, assume the nodes' CPU and memory per GPU, so that neither is ever scarce.
     gpus, with_gpus = max(int(nodes.num_gpus.sum()), 1), nodes.num_gpus > 0
     cpu, memory = (max(float(column[with_gpus].sum()) / gpus, 1.0) for column in (nodes.cpu_milli, nodes.memory_mib))
-    return found._replace(
-        cpu_need_milli=found.cpu_need_milli if found.cpu_need_milli > 1 else cpu,
-        memory_need_mib=found.memory_need_mib if found.memory_need_mib > 1 else memory,
+    return outlook._replace(
+        cpu_need_milli=outlook.cpu_need_milli if outlook.cpu_need_milli > 1 else cpu,
+        memory_need_mib=outlook.memory_need_mib if outlook.memory_need_mib > 1 else memory,
     )
 
 
 def _memory_of_models(cluster: Cluster) -> Longs:
-    """(M,) MiB of the largest GPU of each model, 0 where it is not known."""
+    """(M,) MiB of the largest GPU of each model; 0 if unknown."""
     num_models = min(len(cluster.models), _MAX_MODELS)
     memory = np.zeros(num_models, np.int64)
     index = np.where(cluster.gpu_model < num_models, cluster.gpu_model, -1)
@@ -178,7 +178,7 @@ def _memory_of_models(cluster: Cluster) -> Longs:
 
 
 def _choices(memory_mib: Longs) -> list[int]:
-    """Bits of what the choosy pods of each of (M,) models take: that one, and those with more memory, in whole GiB."""
+    """(M,) bit masks of the models that choosy pods of each model accept: it, and those with more memory in GiB."""
     gib = (memory_mib + GIB_MIB // 2) // GIB_MIB
     larger = gib > gib[:, None]  # (M, M)
     np.fill_diagonal(larger, True)
@@ -195,12 +195,12 @@ def _bits(kind: Kind, models: Sequence[GpuModel], memory: Longs) -> int:
 
 
 def _nodes(cluster: Cluster, num_models: int) -> Nodes:
-    """The nodes, empty. Those that hardly differ are made equal: an LP has rows for each type of node."""
-    there = np.array([bool(name) for name in cluster.node_names], np.bool_) & (cluster.cpu_milli > 0)
-    installed = cluster.gpu_model[there]
+    """The cluster's nodes, empty. Similar nodes are made equal, since the LP has rows for each type of node."""
+    is_node = np.array([bool(name) for name in cluster.node_names], np.bool_) & (cluster.cpu_milli > 0)
+    installed = cluster.gpu_model[is_node]
     num_gpus = (installed >= 0).sum(axis=1)
     model = np.minimum(installed.max(axis=1, initial=-1), num_models).astype(np.int64)
-    cpu, memory = (_two_digits(column[there]) for column in (cluster.cpu_milli, cluster.memory_mib))
+    cpu, memory = (_two_digits(column[is_node]) for column in (cluster.cpu_milli, cluster.memory_mib))
     if len(np.unique(np.stack([model, num_gpus, cpu, memory]), axis=1).T) > _MAX_TYPES:
         _, group = np.unique(np.stack([model, num_gpus]), axis=1, return_inverse=True)
         group = group.reshape(-1)

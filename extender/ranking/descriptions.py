@@ -3,12 +3,12 @@
 from typing import Annotated, Any, TypedDict
 
 from extender.core.policies.kerf import HEURISTIC
-from extender.ranking.beside import JudgesRanks
+from extender.ranking.interfaces import RankEvaluator
 from extender.ranking.service import LearnedRank
 
 
 class Rank(TypedDict):
-    """What `GET /model` answers, with an example of what a type alone does not tell."""
+    """The response of `GET /model`; annotations are examples."""
 
     mode: Annotated[str, "off"]
     path: str | None
@@ -25,8 +25,8 @@ class Rank(TypedDict):
     mix: Annotated[dict[str, float], {"pods": 71.1, "seen": 62, "drift": 1.0}]
 
 
-def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
-    """Which model there is, in a line."""
+def summary(rank: LearnedRank, judges: RankEvaluator | None) -> dict[str, Any]:
+    """A short summary of the model's state."""
     return {
         "mode": rank.mode.value,
         "sha256": None if rank.model is None else rank.model.manifest.sha256,
@@ -35,8 +35,8 @@ def summary(rank: LearnedRank, judges: JudgesRanks | None) -> dict[str, Any]:
     }
 
 
-def describe(rank: LearnedRank, judges: JudgesRanks | None) -> Rank:
-    """Model, prices and mix, by what `auto` was decided, and how fitted models do; None where there is none of it."""
+def describe(rank: LearnedRank, judges: RankEvaluator | None) -> Rank:
+    """The state of the model, prices, mix, evidence and fitted models."""
     manifest = None if rank.model is None else rank.model.manifest
     return {
         "mode": rank.mode.value,

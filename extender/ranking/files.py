@@ -1,8 +1,7 @@
-"""Models as files: a directory of weights and a manifest that says what they are, by which they can be checked.
+"""Reads and writes models: directories of `weights.safetensors` and `manifest.json`.
 
-`weights.safetensors` holds the arrays, `manifest.json` the kind of model, the features that it was trained on, the
-hash of the weights, the data and seeds of training, and the evaluation that justifies it. Nothing is loaded that does
-not match.
+The manifest has the kind of model, its features, the hash of the weights, the data and seeds of training, and the
+evaluation. A model that does not match its manifest is not loaded.
 """
 
 import hashlib
@@ -24,11 +23,11 @@ FORMAT: Final = 2
 POTENTIAL: Final = "potential"
 """The kind of model that `extender.core.valuenet.potentials` evaluates."""
 _ATTENTION: Final = "attention"
-"""The kind that `extender.core.valuenet.attention` evaluates: it gives potentials, one for each look at the cluster."""
+"""The kind that `extender.core.valuenet.attention` evaluates: it computes a potential from the cluster's state."""
 WEIGHTS: Final = "weights.safetensors"
 MANIFEST: Final = "manifest.json"
 RELEASED: Final = Path(__file__).parent / "released"
-"""The model that comes with this version, where there is one."""
+"""The released model, if this version has one."""
 LICENCE: Final = "Apache-2.0"
 _LARGEST_BYTES: Final = 64 * 2**20
 
@@ -36,11 +35,11 @@ _WeightsT = TypeVar("_WeightsT")
 
 
 class ModelError(ValueError):
-    """A model that can't be used: names the file and the reason."""
+    """A model can't be used. The message names the file and the reason."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GPUs allocated on one trace in orders that the model was not trained on, in percent, by seed."""
+    """GPUs allocated on one trace, in orders not used in training, in percent by seed."""
 
     trace: str
     seeds: tuple[int, ...]
@@ -48,23 +47,23 @@ class Evaluation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By arrived load in percent."""
     fgd: dict[str, tuple[float, ...]]
     start: dict[str, tuple[float, ...]] = {}
-    """Where training began; {} of models that don't say."""
+    """Of the model that training started from; {} if unknown."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a model is."""
+    """The manifest of a model."""
 
     format: int = FORMAT
     kind: str = POTENTIAL
     features_version: int = FEATURES_VERSION
     features: tuple[str, ...] = FEATURES
     sha256: str
-    """Of the file of weights."""
+    """Hash of the weights' file."""
     licence: str = LICENCE
     foresight_load: float
-    """Load of the pods that its prices were worked out for (`prices.outlook`)."""
+    """Load of the expected pods that its prices are for (`prices.outlook`)."""
     training: dict[str, Any]
-    """The configuration, how many generations and episodes: what training again takes."""
+    """The configuration of training, including generations and episodes, to reproduce it."""
     evaluation: tuple[Evaluation, ...]
 
 
@@ -76,7 +75,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """A net that gives potentials, and its manifest."""
+    """A net that computes potentials, and its manifest."""
 
     attention: Attention
     manifest: Manifest
@@ -118,12 +117,12 @@ def read_any(directory: Path) -> Model | Actor:
 
 
 def _read_manifest(directory: Path) -> Manifest:
-    """What a model says it is. Raises ModelError."""
+    """Read a model's manifest. Raises ModelError."""
     return _manifest(contents(directory / MANIFEST), str(directory))
 
 
 def model_in(contents: Mapping[str, bytes], where: str) -> Model:
-    """A potential in the contents of its files, by name; `where` is how faults call their place. As `read`."""
+    """A potential from the contents of its files, by name; `where` locates errors. Like `read`."""
     missing = [name for name in (MANIFEST, WEIGHTS) if name not in contents]
     if missing:
         raise ModelError(f"{where}: has no {missing[0]}")
@@ -145,22 +144,22 @@ def _contents(directory: Path) -> tuple[bytes, bytes]:
 
 
 def _loaded(
-    told: bytes,
+    manifest_json: bytes,
     weights: bytes,
     where: str,
     kind: str,
     weights_of: Callable[[dict[str, Floats], int, tuple[str, ...]], _WeightsT],
 ) -> tuple[_WeightsT, Manifest]:
-    """The weights of a model of a kind, from the arrays that its manifest means, and the manifest."""
-    manifest = _manifest(told, where)
+    """The weights and the manifest of a model of a kind. Raises ModelError."""
+    manifest = _manifest(manifest_json, where)
     if manifest.kind != kind:
-        raise ModelError(f"{where}/{MANIFEST}: a model of kind {manifest.kind!r}; expected is kind {kind!r}")
-    found = hashlib.sha256(weights).hexdigest()
-    if found != manifest.sha256:
-        raise ModelError(f"{where}/{WEIGHTS}: SHA-256 {found}, but the manifest says {manifest.sha256}")
+        raise ModelError(f"{where}/{MANIFEST}: a model of kind {manifest.kind!r}; expected kind {kind!r}")
+    sha256 = hashlib.sha256(weights).hexdigest()
+    if sha256 != manifest.sha256:
+        raise ModelError(f"{where}/{WEIGHTS}: SHA-256 {sha256}, but the manifest says {manifest.sha256}")
     try:
         arrays: dict[str, Floats] = tensors.load(weights)
-    except (SafetensorError, KeyError) as error:  # the latter: a type that NumPy lacks
+    except (SafetensorError, KeyError) as error:  # KeyError: a type that NumPy lacks
         raise ModelError(f"{where}/{WEIGHTS}: {error}") from None
     try:
         return weights_of(arrays, manifest.features_version, manifest.features), manifest
@@ -169,7 +168,7 @@ def _loaded(
 
 
 def contents(path: Path) -> bytes:
-    """Of one file of a model. Raises ModelError."""
+    """Read one file of a model. Raises ModelError."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise ModelError(f"{path}: larger than {_LARGEST_BYTES} bytes")
@@ -179,14 +178,14 @@ def contents(path: Path) -> bytes:
 
 
 def signature(directory: Path | None) -> object:
-    """Another value when the files of a model are others."""
+    """A value that changes when a model's files change."""
     if directory is None:
         return None
-    found: list[object] = [directory]
+    parts: list[object] = [directory]
     for name in (MANIFEST, WEIGHTS):
         try:
             stat = (directory / name).stat()
-            found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            parts.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         except OSError as error:
-            found.append(error.errno)
-    return tuple(found)
+            parts.append(error.errno)
+    return tuple(parts)

@@ -1,10 +1,10 @@
-"""Shadow prices: what each rest of a GPU is worth to the pods that are expected to come.
+"""Shadow prices: the worth of each free remainder of a GPU for the expected pods.
 
-A configuration LP spreads the expected pods over the types of nodes, in fractions: as much GPU as possible, within
-the CPU, memory and GPUs of each type. GPUs given to shares are cut by patterns, made by column generation (a
-knapsack per type; Gilmore and Gomory 1961). Its duals price a whole GPU and each size of share; another knapsack over
-the shares' prices gives the worth W(w) of every rest w. 190 milli beside a share of 810 are worth nothing where
-nobody asks for so little, and models that picky pods will need are worth more.
+A configuration LP distributes the expected pods over the types of nodes, fractionally, to allocate as much GPU as
+possible within each type's CPU, memory and GPUs. Shared GPUs are split by patterns from column generation (a knapsack
+per type; Gilmore and Gomory 1961). The duals price a whole GPU and each size of share; another knapsack over the
+shares' prices gives the worth W(w) of every remainder w. So 190 milli left by a share of 810 are worth nothing if no
+pod requests so little, and GPU models that choosy pods need are worth more.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import Asks, Mix, Nodes, expected_count
+from extender.core.fragmentation import Mix, Nodes, PodClasses, expected_count
 from extender.core.valuenet.features import Outlook, Worth, outlook_of, plain_worth
 
 MAX_ROUNDS: Final = 40
-"""Of column generation; openb's traces need about ten."""
-_GAIN: Final = 1e-7
-"""A pattern is worth adding when it sells for more than the GPU costs by so much, in GPUs."""
+"""Limit of column generation; openb's traces need about ten rounds."""
+_MIN_GAIN: Final = 1e-7
+"""A pattern is added if its shares are worth more than a whole GPU by this, in GPUs."""
 _MISSING_COST: Final = 1e3
-"""GPUs that a pod costs which must be placed and is not."""
+"""Penalty for a required pod that is not placed, in GPUs."""
 
 
 class PricesError(RuntimeError):
-    """The LP has no solution: says what the solver said."""
+    """The LP has no solution."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,27 @@ class Prices:
 
     worth: Worth
     bound: float
-    """Most GPUs that can be given away, in fractions: no policy gets beyond it for just these pods."""
+    """Upper bound of the GPUs that any policy can allocate to these pods, fractional."""
     num_rounds: int
-    """Of column generation."""
+    """Rounds of column generation."""
     num_missing: float = 0.0
-    """Pods that had to be placed and were not."""
+    """Required pods that were not placed."""
 
 
 def outlook(
-    nodes: Nodes, asks: Asks, count: Floats | Longs, mix: Mix, load: float = 1.0, *, by_lp: bool = True
+    nodes: Nodes, asks: PodClasses, count: Floats | Longs, mix: Mix, load: float = 1.0, *, by_lp: bool = True
 ) -> Outlook:
-    """What is expected of a mix of classes, `count` (C,) pods each, on nodes; without the LP at plain worth."""
+    """The outlook for `count` (C,) pods of each class on nodes; with plain worth unless `by_lp`."""
     expected = expected_count(asks, count, int(nodes.num_gpus.sum()), load)
     num_models = int(nodes.model.max(initial=-1)) + 1
     worth = prices(nodes, asks, expected).worth if by_lp else plain_worth(num_models + 1)
     return outlook_of(nodes, asks, expected, mix, worth)
 
 
-def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = None) -> Prices:
-    """Solve the LP for `expected` (C,) pods on the empty nodes, of which (C,) `least` are placed in any case.
+def prices(nodes: Nodes, asks: PodClasses, expected: Floats, least: Floats | None = None) -> Prices:
+    """Solve the LP for `expected` (C,) pods on the empty nodes, of which `least` (C,) must be placed.
 
-    Raises PricesError when the solver fails.
+    Raises PricesError if the solver fails.
     """
     lp = _Program(nodes, asks, expected, least)
     num_rounds = 0
@@ -64,8 +64,8 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = No
         bound, gpu_price, share_price, compute_price = lp.solve()
         rest = _rests(lp.sizes, share_price)  # (T, 1001)
         num_rounds += 1
-        cheap = np.flatnonzero(rest[:, WHOLE_MILLI] > gpu_price + _GAIN).tolist()
-        num_added = sum(lp.add(t, _pattern(lp.sizes, share_price[t], rest[t])) for t in cheap)
+        improvable = np.flatnonzero(rest[:, WHOLE_MILLI] > gpu_price + _MIN_GAIN).tolist()
+        num_added = sum(lp.add(t, _pattern(lp.sizes, share_price[t], rest[t])) for t in improvable)
         if num_added == 0 or num_rounds == MAX_ROUNDS:
             break
     rest[:, WHOLE_MILLI] = np.maximum(rest[:, WHOLE_MILLI], gpu_price)
@@ -84,38 +84,38 @@ def prices(nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = No
 
 
 def _rests(sizes: Longs, price: Floats) -> Floats:
-    """(T, 1001) the most that each number of milli sells for in whole shares, at (T, U) prices of (U,) sizes."""
+    """(T, 1001) worth of each number of milli, split into shares of (U,) sizes at (T, U) prices."""
     best = np.zeros((len(price), WHOLE_MILLI + 1))
     for left in range(1, WHOLE_MILLI + 1):
-        sold = np.flatnonzero(sizes <= left)
+        fitting = np.flatnonzero(sizes <= left)
         best[:, left] = best[:, left - 1]
-        if len(sold):
-            best[:, left] = np.maximum(best[:, left], (best[:, left - sizes[sold]] + price[:, sold]).max(axis=1))
+        if len(fitting):
+            best[:, left] = np.maximum(best[:, left], (best[:, left - sizes[fitting]] + price[:, fitting]).max(axis=1))
     return best
 
 
 def _pattern(sizes: Longs, price: Floats, rest: Floats) -> Longs:
-    """(U,) shares of each size that a whole GPU sells best as; `price` (U,) and `rest` (1001,) are one type's."""
-    cut = np.zeros(len(sizes), np.int64)
+    """(U,) number of shares of each size in the best split of a GPU; `price` (U,) and `rest` (1001,) of one type."""
+    pattern = np.zeros(len(sizes), np.int64)
     left = WHOLE_MILLI
     while left > 0:
-        sold = np.flatnonzero((sizes <= left) & (price > 0))  # what costs nothing must not end the pattern
-        if len(sold) == 0:
+        fitting = np.flatnonzero((sizes <= left) & (price > 0))  # worthless shares must not fill the pattern
+        if len(fitting) == 0:
             break
-        offers = rest[left - sizes[sold]] + price[sold]
-        u = int(offers.argmax())
-        if rest[left] > offers[u] + 1e-12:  # a milli left over sells as well
+        values = rest[left - sizes[fitting]] + price[fitting]
+        u = int(values.argmax())
+        if rest[left] > values[u] + 1e-12:  # leaving a milli unused is better
             left -= 1
             continue
-        cut[sold[u]] += 1
-        left -= int(sizes[sold[u]])
-    return cut
+        pattern[fitting[u]] += 1
+        left -= int(sizes[fitting[u]])
+    return pattern
 
 
 class _Program:
-    """The LP: T types of nodes, C classes, U sizes of shares, and the patterns found so far."""
+    """The LP with T types of nodes, C classes of pods, U sizes of shares, and the patterns so far."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, expected: Floats, least: Floats | None = None) -> None:
+    def __init__(self, nodes: Nodes, asks: PodClasses, expected: Floats, least: Floats | None = None) -> None:
         types, count = nodes.types()
         self.model, per_node, cpu, memory = types
         T, num_classes = len(count), len(expected)
@@ -139,14 +139,14 @@ class _Program:
             (self._gpu + t[whole], x[whole], asks.num_gpus[c[whole]]),
             (self._slot + t[cut] * num_sizes + slot[cut], x[cut], np.ones(int(cut.sum()))),
         ]
-        # Then those that must be placed. What is missing of them is a column of its own, and dear: without any pattern
-        # of several sizes, as at first, not all may have room.
+        # Then the required pods. Missing ones are a column with a high cost, since not all may fit with the initial
+        # patterns, which have one size each.
         forced = np.flatnonzero(least > 0) if least is not None else np.zeros(0, np.int64)
         row, missing = np.full(num_classes, -1), np.arange(len(forced))
         row[forced] = self._num_rows + missing
-        must = row[c] >= 0
+        required = row[c] >= 0
         parts += [
-            (row[c[must]], x[must], -np.ones(int(must.sum()))),
+            (row[c[required]], x[required], -np.ones(int(required.sum()))),
             (self._num_rows + missing, len(c) + missing, -np.ones(len(forced))),
         ]
         self._rows, self._columns, self._values = (
@@ -160,7 +160,7 @@ class _Program:
         )
         self._limit = np.concatenate([np.asarray(amount, np.float64) for amount in amounts])
         gain = asks.num_gpus[c] * asks.gpu_milli[c] / WHOLE_MILLI
-        # A pod without GPUs is placed as well: each of its cores counts as the GPUs that there are for a core.
+        # Pods without GPUs are placed as well: a core counts as the cluster's GPUs per core.
         by_core = float(self.gpus.sum()) / max(float(self.compute[0].sum()), 1e-9)
         self._gain = np.where(asks.num_gpus[c] > 0, gain, by_core * asks.cpu_milli[c] / CORE_MILLI)
         self._asks_gpu = asks.num_gpus[c] > 0
@@ -174,7 +174,7 @@ class _Program:
                 self.add(t_idx, pattern)
 
     def add(self, t: int, pattern: Longs) -> bool:
-        """A way to cut the GPUs of a type; False when it is known."""
+        """Add a pattern of a type; return False if it exists already."""
         key = (t, *pattern.tolist())
         if key in self._known:
             return False
@@ -188,9 +188,9 @@ class _Program:
         return True
 
     def solve(self) -> tuple[float, Floats, Floats, Floats]:
-        """GPUs given away, (T,) price of a whole GPU, (T, U) price of a share and (2, T) of a core and a GiB."""
+        """GPUs allocated, (T,) price of a whole GPU, (T, U) price of a share and (2, T) of a core and a GiB."""
         T = self._num_types
-        if not self._num_columns:  # no node has room for any pod that is expected
+        if not self._num_columns:  # no expected pod fits any node
             return 0.0, np.zeros(T), np.zeros((T, len(self.sizes))), np.zeros((2, T))
         cells = np.concatenate(self._values), (np.concatenate(self._rows), np.concatenate(self._columns))
         matrix = csr_matrix(cells, shape=(self._num_rows, self._num_columns))
@@ -198,12 +198,12 @@ class _Program:
         cost[: len(self._gain)] = -self._gain
         missing = slice(len(self._gain), len(self._gain) + self._num_missing)
         cost[missing] = _MISSING_COST
-        found: Any = linprog(cost, A_ub=matrix, b_ub=self._limit, method="highs")
-        if found.status != 0:
-            raise PricesError(f"the LP of the expected pods has no solution: {found.message}")
-        dual = np.maximum(-found.ineqlin.marginals, 0)
-        bound = float((self._gain * self._asks_gpu) @ found.x[: len(self._gain)])
-        self.num_missing = float(found.x[missing].sum())
+        result: Any = linprog(cost, A_ub=matrix, b_ub=self._limit, method="highs")
+        if result.status != 0:
+            raise PricesError(f"the LP of the expected pods has no solution: {result.message}")
+        dual = np.maximum(-result.ineqlin.marginals, 0)
+        bound = float((self._gain * self._asks_gpu) @ result.x[: len(self._gain)])
+        self.num_missing = float(result.x[missing].sum())
         share_price = dual[self._slot : self._slot + T * len(self.sizes)].reshape(T, len(self.sizes))
         compute_price = dual[self._cpu : self._gpu].reshape(2, T)
         return bound, dual[self._gpu : self._slot], share_price, compute_price

@@ -1,4 +1,4 @@
-"""Shadow prices from a process of their own: an LP takes seconds, SciPy 100 MB, and a request milliseconds."""
+"""Shadow prices from a separate process, since the LP takes seconds and SciPy 100 MB."""
 
 import sys
 from dataclasses import dataclass
@@ -7,66 +7,66 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Mask
-from extender.core.fragmentation import Asks, Nodes, expected_count
+from extender.core.fragmentation import Nodes, PodClasses, expected_count
 from extender.core.resources.requests import GpuRequest
-from extender.core.selective_skip import takes_more
+from extender.core.selective_skip import wastes_gpu
 from extender.core.valuenet.features import Worth
-from extender.ranking.aside import CPU_S, Arrays, AsideError, answer, worked_out
 from extender.ranking.demands import Demand
+from extender.ranking.worker import CPU_S, Arrays, WorkerError, run_worker, worker_main
 
 _NODES, _ASKS = "nodes.", "asks."
 _MODULE: Final = "extender.ranking.pricing"
 
 
 class PricingError(RuntimeError):
-    """There are no prices: says why."""
+    """Prices could not be computed."""
 
 
 @dataclass(slots=True)
 class Priced:
-    """What the prices in use are of."""
+    """The prices in use."""
 
     worth: Worth | None = None
-    """None: what is left of a GPU is worth as much as it is."""
+    """None: the rest of a GPU is worth its size."""
     fault: str = ""
-    """Why there are none of the LP."""
+    """Why there are no LP prices."""
     nodes: object = None
     """Identity of the inventory."""
     at: float = float("-inf")
-    """Monotonic time."""
+    """Monotonic time of the computation."""
     seconds: float = 0.0
     cpu_s: float = 0.0
     num: int = 0
-    """How often they were worked out."""
+    """Number of computations."""
 
 
-class Spoils:
-    """Which shares take more of a GPU's worth than their part of it: worked out once for all pods of all rounds."""
+class WasteCache:
+    """Caches which shares take a larger part of a GPU's worth than of the GPU."""
 
     def __init__(self) -> None:
-        self._found: tuple[Worth | None, Mask] = None, np.zeros(0, np.bool_)  # the latter by amount in milli
+        self._cache: tuple[Worth | None, Mask] = None, np.zeros(0, np.bool_)  # the mask is by amount in milli
 
-    def takes_more(self, worth: Worth, request: GpuRequest) -> bool:
-        """Whether a pod does, by these prices."""
-        if self._found[0] is not worth:
+    def wastes_gpu(self, worth: Worth, request: GpuRequest) -> bool:
+        """Whether a pod's share does, by these prices."""
+        if self._cache[0] is not worth:
             every = np.arange(WHOLE_MILLI)
-            self._found = worth, takes_more(worth.left, np.ones_like(every), every)
-        return request.count == 1 and bool(self._found[1][request.milli])
+            self._cache = worth, wastes_gpu(worth.left, np.ones_like(every), every)
+        return request.count == 1 and bool(self._cache[1][request.milli])
 
 
 async def priced(demand: Demand, load: float, max_s: float) -> tuple[Worth, float]:
-    """What things are worth, by m models, when the demand fills the nodes to a load, and the CPU seconds it took.
+    """The worth of resources, by m models, if the demand fills the nodes to a load; and the CPU seconds used.
 
     Raises PricingError.
     """
     try:
-        found = await worked_out(_MODULE, {**arrays_of(demand), "load": np.array([load])}, max_s)
-        worth = Worth(*(found[name] for name in Worth._fields))
-    except (AsideError, KeyError) as error:
+        output = await run_worker(_MODULE, {**arrays_of(demand), "load": np.array([load])}, max_s)
+        worth = Worth(*(output[name] for name in Worth._fields))
+    except (WorkerError, KeyError) as error:
         raise PricingError(f"the LP: {error}") from None
     if not all(np.isfinite(prices).all() for prices in worth):
-        raise PricingError("the LP gives prices that are not finite")
-    return worth, float(found[CPU_S][0])
+        raise PricingError("the LP's prices are not finite")
+    return worth, float(output[CPU_S][0])
 
 
 def arrays_of(demand: Demand) -> Arrays:
@@ -80,9 +80,9 @@ def arrays_of(demand: Demand) -> Arrays:
 
 
 def demand_in(asked: Arrays) -> Demand:
-    """The demand in arrays by name."""
+    """The demand from arrays by name."""
     nodes = Nodes(*(asked[_NODES + name] for name in Nodes._fields))
-    asks = Asks(*(asked[_ASKS + name] for name in Asks._fields))
+    asks = PodClasses(*(asked[_ASKS + name] for name in PodClasses._fields))
     return Demand(nodes, asks, asked["count"], int(asked["num_models"][0]))
 
 
@@ -101,4 +101,4 @@ def _work(asked: Arrays) -> Arrays:
 
 
 if __name__ == "__main__":
-    answer(_work)
+    worker_main(_work)

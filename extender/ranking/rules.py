@@ -1,7 +1,7 @@
-"""A cluster of its own on which the service's rules decide: fit, score, choice of GPUs, booking.
+"""A cluster in arrays on which the service's rules decide: fit, score, choice of GPUs, booking.
 
-For whoever tries out what policies would do: the simulator, and the service itself (`extender.ranking.trials`). What is
-described by plain arrays tells nothing of GPUs' memory, time slices and links: a GPU whose memory nobody knows has 0.
+Used by the simulator and by trials (`extender.ranking.trials`). The arrays have no time slices and links; a GPU's
+memory is 0 if unknown.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs
 from extender.core.decisions import choice
 from extender.core.evaluations import Memo
 from extender.core.fit.fits import enough_compute, fit
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses
 from extender.core.policies.policy import Policy
 from extender.core.resources.gpu_models import GpuModel, ModelPattern
 from extender.core.resources.nodes import GpuUnit
@@ -22,10 +22,12 @@ from extender.core.resources.requests import AskedUnit, GpuRequest, PodRequest
 
 
 class Rules:
-    """Decisions by a policy; the nodes are filled in place. C classes of pods are offered by number."""
+    """Decisions by a policy, which change the nodes in place. Pods are given by the number of one of C classes."""
 
-    def __init__(self, nodes: Nodes, asks: Asks, policy: Policy, models: Sequence[GpuModel], memory: Longs) -> None:
-        """`models` are those that `nodes.model` counts, `memory` (M,) the MiB of their GPUs."""
+    def __init__(
+        self, nodes: Nodes, asks: PodClasses, policy: Policy, models: Sequence[GpuModel], memory: Longs
+    ) -> None:
+        """`models` are indexed by `nodes.model`; `memory` (M,) is the MiB of their GPUs."""
         self.nodes, self._policy = nodes, policy
         self._requests = requests_of(asks, [model.names[0] for model in models])
         self._cluster = cluster_of(nodes, models, memory)
@@ -33,24 +35,24 @@ class Rules:
         self._memo = Memo(max_classes=len(self._requests) + 1)
 
     def decide_by(self, policy: Policy) -> None:
-        """From now on another policy decides."""
+        """Use another policy from now on."""
         self._policy, self._memo = policy, Memo(max_classes=len(self._requests) + 1)
 
     def scores(self, c: int) -> Floats:
-        """(N,) score of a class on each node, -inf where it does not fit."""
+        """(N,) score of a class on each node; -inf where it does not fit."""
         request = self._requests[c]
         enough = enough_compute(self._cluster, request.cpu_milli, request.memory_mib, self._rows)
         score = self._memo.evaluate(self._cluster, self._asked(request), self._policy).evaluation.score
         return np.where(enough, score, -np.inf)
 
     def decide(self, c: int, draw: float = 0.0) -> int:
-        """The node for a class, the first of the best, -1 when none fits."""
+        """The first node with the best score for a class; -1 if none fits."""
         scores = self.scores(c)
         best = int(scores.argmax())
         return best if scores[best] > -np.inf else -1
 
     def take(self, c: int, node: int) -> int:
-        """Book a class on the node that was decided for; returns its GPUs as bits."""
+        """Book a class on a node; return its GPUs as a bit mask."""
         request, gpus = self._requests[c], self.gpus(c, node)
         self._book(node, request, gpus, -1)
         return sum(1 << gpu for gpu in gpus)
@@ -70,16 +72,16 @@ class Rules:
         self._book(node, self._requests[c], indices, 1)
 
     def changed(self, node: int) -> None:
-        """What is free on a node was changed by somebody else."""
+        """Note that a node's free resources were changed by the caller."""
         version = self._cluster.version + 1
         self._cluster = replace(self._cluster, version=version)
         self._cluster.row_version[node] = version
 
     def _asked(self, request: GpuRequest) -> GpuRequest:
-        """As the policy tells requests apart."""
+        """The request reduced to what the policy distinguishes."""
         plain = replace(request, cpu_milli=0, memory_mib=0)
         pod = PodRequest(plain, cpu_milli=request.cpu_milli, memory_mib=request.memory_mib)
-        return self._policy.asked(pod) or plain
+        return self._policy.weighed_request(pod) or plain
 
     def _book(self, node: int, request: GpuRequest, gpus: tuple[int, ...], sign: int) -> None:
         cpu, memory = request.cpu_milli, request.memory_mib
@@ -91,7 +93,7 @@ class Rules:
 
 
 def cluster_of(nodes: Nodes, models: Sequence[GpuModel], memory_mib: Longs) -> Cluster:
-    """The nodes as a snapshot of the service, on the very arrays of what is free; `memory_mib` (M,) by GPU model."""
+    """A snapshot of the nodes that shares their arrays of free resources; `memory_mib` (M,) is by GPU model."""
     N, G = nodes.gpu_free_milli.shape
     installed = np.arange(G) < nodes.num_gpus[:, None]
     gpu_model = np.where(installed, nodes.model[:, None], -1).astype(np.int32)
@@ -116,15 +118,15 @@ def cluster_of(nodes: Nodes, models: Sequence[GpuModel], memory_mib: Longs) -> C
     )  # fmt: skip
 
 
-def requests_of(asks: Asks, model_names: Sequence[str]) -> list[GpuRequest]:
-    """(C,) the classes as the service reads them from pods."""
-    found = []
+def requests_of(asks: PodClasses, model_names: Sequence[str]) -> list[GpuRequest]:
+    """(C,) the classes as requests."""
+    requests = []
     for cpu, memory, num, milli, models in zip(*(column.tolist() for column in asks), strict=True):
         include = None
         if models != ANY_MODEL:
             names = [name for bit, name in enumerate(model_names) if models >> bit & 1]
             include = ModelPattern("|".join(names), _OneOf(frozenset(names)))
-        found.append(
+        requests.append(
             GpuRequest(
                 count=num,
                 unit=AskedUnit.WHOLE if num else AskedUnit.NONE,
@@ -134,15 +136,15 @@ def requests_of(asks: Asks, model_names: Sequence[str]) -> list[GpuRequest]:
                 memory_mib=memory,
             )
         )
-    return found
+    return requests
 
 
 class _OneOf:
-    """Stands for a regular expression: some names and no others."""
+    """A pattern that matches a set of names, in place of a regular expression."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names
 
     def search(self, text: str, /) -> object | None:
-        """Whether it is one of them."""
+        """Return `text` if it is one of the names."""
         return text if text in self._names else None

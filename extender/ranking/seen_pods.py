@@ -1,4 +1,4 @@
-"""The mix of pods that a running Kerf sees: those that kube-scheduler asks about, and those that there are."""
+"""The mix of pods that a running Kerf observes."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -14,32 +14,32 @@ from extender.scheduling.assignments import PodIdentity
 
 _MAX_REMEMBERED: Final = 50_000
 _MAX_AT_START: Final = 5_000
-"""Of the pods of the first list: more would only make the start longer."""
+"""Most pods counted of the initial list, to keep the start short."""
 
 _MAX_KINDS: Final = 500
-"""Of a namespace, that are told apart: others are left out."""
+"""Per namespace; pods of further kinds are ignored."""
 
 
 class _FreshPods:
-    """Counts pods by kind and namespace, since `begin`: what a model on trial is judged by.
+    """Pods by kind and namespace since `begin`, by which a model on trial is judged.
 
-    A namespace counts as a part of them no larger than its part of the GPUs held (`fair_weights`).
+    A namespace's share of them is limited to its share of the allocated GPUs (`fair_weights`).
     """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, Kind]] = Counter()
         self._num_kinds: Counter[str] = Counter()
         self.num = 0
-        """Of those that ask for GPUs: no others tell models apart."""
+        """Number of pods that request GPUs; only these distinguish models."""
 
     def begin(self) -> None:
-        """Forget what came so far."""
+        """Reset the counts."""
         self._counts.clear()
         self._num_kinds.clear()
         self.num = 0
 
     def add(self, namespace: str, kind: Kind) -> None:
-        """A pod came."""
+        """Count a pod."""
         new = (namespace, kind) not in self._counts
         if new and self._num_kinds[namespace] >= _MAX_KINDS:
             return
@@ -48,56 +48,55 @@ class _FreshPods:
         self.num += kind.gpus > 0
 
     def counts(self, held: Mapping[str, float]) -> dict[Kind, float]:
-        """Pods by kind, where namespaces hold so much GPU."""
+        """Weighted pods by kind; `held` is the allocated GPUs by namespace."""
         pods: Counter[str] = Counter()
         for (namespace, _), count in self._counts.items():
             pods[namespace] += count
         weight = fair_weights(pods, held)
-        found: dict[Kind, float] = {}
+        by_kind: dict[Kind, float] = {}
         for (namespace, kind), count in self._counts.items():
-            found[kind] = found.get(kind, 0.0) + weight[namespace] * count
-        return found
+            by_kind[kind] = by_kind.get(kind, 0.0) + weight[namespace] * count
+        return by_kind
 
 
 class SeenPods:
-    """Counts each pod once."""
+    """The decayed mix of pods; each pod counts once."""
 
     def __init__(self, half_life_pods: float, prior: Mapping[Kind, float], prior_pods: float | None) -> None:
-        """`prior` counts as so many pods, in its proportions; None: as `prior_pods_of` the cluster."""
+        """`prior` has the weight of `prior_pods` pods; None: of `prior_pods_of` the cluster."""
         self.arrivals: Arrivals[Kind] = Arrivals(half_life_pods)
         self._prior, self._prior_pods = prior, prior_pods
         self.num_gpus = 0
-        """Of the cluster."""
+        """Number of GPUs in the cluster."""
         self._seen: OrderedDict[str, None] = OrderedDict()
         self.started = False
-        """Whether the first list of pods is through."""
+        """Whether the initial list of pods is complete."""
         self._newest = ""
-        """When the last pod of the first list was created: those of before are none that came since, whenever one is
-        heard of."""
+        """Latest creation time in the initial list; pods created before it never count as fresh."""
         self.num_seen = 0
-        """Pods counted for the mix."""
+        """Number of pods counted in the mix."""
         self.fresh = _FreshPods()
-        """Those that came since a model on trial was last judged."""
+        """Pods that arrived since a model on trial was last judged."""
         self.priced: dict[Kind, float] = {}
-        """The mix that prices were worked out for last."""
+        """The mix for which prices were last computed."""
 
     def counts(self) -> dict[Kind, float]:
-        """Pods by kind; the newest counts 1."""
+        """Decayed number of pods by kind; the newest pod counts 1."""
         pods = prior_pods_of(self.num_gpus) if self._prior_pods is None else self._prior_pods
         total = sum(self._prior.values())
         return self.arrivals.after({kind: pods * part / total for kind, part in self._prior.items()} if total else {})
 
     def drift(self) -> float:
-        """Which part of the pods has become others since."""
+        """The fraction of the mix that has changed since prices were computed."""
         return drift(self.priced, self.counts())
 
     def asked(self, pod: PodIdentity, request: PodRequest) -> None:
-        """A pod is offered nodes; one without GPUs counts once it is heard of."""
+        """Count a pod that kube-scheduler asks about, if it requests GPUs."""
         if request.gpus is not None and self._is_new(pod.uid):
             self._count(pod.namespace, kind_of(request))
 
     def pod_changed(self, old: objects.Pod | None, pod: objects.Pod | None) -> None:
-        """A pod is there, with a node or without; those that a DaemonSet keeps on every node do not arrive."""
+        """Count a pod that a watch reports, except DaemonSets' pods."""
         if pod is None:
             return
         metadata, created = pod.metadata, pod.metadata.creation_timestamp
@@ -111,7 +110,7 @@ class SeenPods:
             request = read_pod_request(pod)
         except RequestError:
             if not pod.spec.node_name:
-                del self._seen[metadata.uid]  # once it has a node, what it has counts
+                del self._seen[metadata.uid]  # it counts when it is bound
             return
         if request.gpus is None:
             request = PodRequest(None, "", 0, (), *read_compute(pod.spec))

@@ -1,7 +1,7 @@
-"""The learned rank in the service: its model is loaded and watched, its outlook kept up to date, and it says how it is.
+"""The learned rank in the service: loads and watches the model, and keeps its outlook up to date.
 
-Each model with each outlook is a policy of its own, put in the place of the one before by one assignment; requests
-under way keep the one that they began with. Nothing here is on the path of a request.
+Each pair of model and outlook is a new policy that replaces the previous one in a single assignment; requests in
+progress keep theirs. Nothing here runs in the path of a request.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from extender.core.clusters import Cluster
-from extender.core.occupancies import counting_observed
+from extender.core.occupancies import with_observed_usage
 from extender.core.policies import fgd
 from extender.core.policies.kerf import HEURISTIC, KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Expected, Policy
@@ -24,11 +24,11 @@ from extender.ranking import files
 from extender.ranking.cluster_context import Look, score_on
 from extender.ranking.demands import Kind, demand_of, guessed
 from extender.ranking.files import Actor, Model, ModelError
+from extender.ranking.model_path import model_path
 from extender.ranking.on_trial import OnTrial
-from extender.ranking.pricing import Priced, PricingError, Spoils, priced
+from extender.ranking.pricing import Priced, PricingError, WasteCache, priced
 from extender.ranking.seen_pods import SeenPods
 from extender.ranking.trials import FGD
-from extender.ranking.wanted import path_of
 from extender.settings.ranking import ModelMode
 from extender.settings.tree import Settings
 from extender.telemetry.service import rules_of
@@ -37,34 +37,34 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = "kerf"
 _NOT_YET: Final = "the expected mix of pods is not known yet"
-_FIRST_LOOKS_S: Final = 0.2
-_RESTS: Final = 9
-"""Times as much CPU as a computation of the prices took, until the next one begins."""
+_FIRST_CHECKS_S: Final = 0.2
+_PAUSE_FACTOR: Final = 9
+"""The pause after a computation of the prices, in multiples of its CPU time."""
 _HASH_CHARS: Final = 12
 
 
 _HALF_LIFE_PODS: Final = 2000.0
-"""Half-life of a pod's weight in the mix, in pods seen after it."""
+"""Half-life of a pod's weight in the mix, in number of later pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """How often what ranks is worked out again."""
+    """When prices and models are computed again."""
 
     refresh_s: float = 30.0
-    """Shortest time between two computations of the prices; after one that took long, `_RESTS` times as long."""
+    """Shortest time between two computations of the prices; see also `_PAUSE_FACTOR`."""
     refresh_max_s: float = 120.0
     """Longest time that a computation may take."""
     min_drift: float = 0.05
     """Prices are computed again when this fraction of the pod mix, or the set of nodes, has changed."""
     look_frac: float = 0.1
-    """A model with attention is evaluated again when this fraction of the GPUs has been given out or freed."""
+    """A model with attention is evaluated again when this fraction of the GPUs has been allocated or freed."""
     look_s: float = 300.0
     """And after this time if anything has changed."""
 
 
 class LearnedRank(Background):
-    """Runs from `start` to `stop`. `policies` gets the policy `kerf`, and what `auto` stands for."""
+    """Runs from `start` to `stop`. Sets the policies `kerf` and `auto` in `policies`."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class LearnedRank(Background):
         self.mode = wanted.mode
         self._wanted = wanted
         self._policy = settings.decisions.policy
-        self.path = path_of(wanted, ranks=self._policy in (AUTO, _NAME))
-        """The directory of the model, None where there is none to load."""
+        self.path = model_path(wanted, ranks=self._policy in (AUTO, _NAME))
+        """The directory of the model; None if there is none to load."""
         self._policies = policies
         self._snapshot = snapshot
         self._synced = synced
@@ -97,66 +97,66 @@ class LearnedRank(Background):
         ]
         self.mix = SeenPods(_HALF_LIFE_PODS, guessed(expected), wanted.prior_pods)
         self.base: Model | Actor | None = None
-        """The one that the settings want."""
+        """The configured model."""
         self.fitted: Model | None = None
-        """One that has taken its place by evidence (`learning`)."""
+        """The fitted model that replaces it (part `learning`)."""
         self.on_trial = OnTrial(policies, self._rules)
         self.refusal = ""
-        """Why the model that there is was refused."""
+        """Why the configured model was refused."""
         self.num_loads = 0
         self.priced = Priced()
         self.score = LearnedScore()
         self.look: Look | None = None
-        """At the cluster, for the score in use; None where that of the model is still to be made."""
+        """The cluster state of the score in use; None if the model has no score yet."""
         self.num_looks = 0
         self._preferred = _NAME
-        """What `auto` stands for where the model serves all pods, unless that is pinned."""
+        """The policy that `auto` means in mode serve, unless the model is pinned."""
         self._pinned = False
-        self._spoils = Spoils()
+        self._spoils = WasteCache()
         self._serial = 0
         self._signature: object = None
 
-    # What it says
+    # State
 
     @property
     def model(self) -> Model | Actor | None:
-        """The one that ranks."""
+        """The model that ranks."""
         return self.base if self.fitted is None else self.fitted
 
     @property
     def why_not(self) -> str:
-        """Why no model ranks, "" where one does."""
+        """Why no model ranks; "" if one does."""
         return self.refusal or self.score.fault
 
     @property
     def auto(self) -> str:
-        """The policy that `auto` stands for now."""
+        """The policy that `auto` means now."""
         return self._policies[AUTO].name
 
-    def takes_more(self, request: GpuRequest) -> bool:
-        """Whether a pod takes more of a GPU's worth than its part of it, by the prices that the model goes by now."""
+    def wastes_gpu(self, request: GpuRequest) -> bool:
+        """Whether a pod takes a larger share of a GPU's worth than of the GPU, by the model's current prices."""
         served = self.score.served
-        return served is not None and self._spoils.takes_more(served.outlook.worth, request)
+        return served is not None and self._spoils.wastes_gpu(served.outlook.worth, request)
 
     def fault(self) -> str:
-        """What keeps the learned rank from being served as it should, "" for nothing, or where nobody asked for it."""
-        unasked = self.path is None and self._policy != _NAME
-        if unasked or self.why_not == _NOT_YET:  # which is so at a start, and while there are no nodes
+        """Why the learned rank is degraded; "" if it is not, or not configured."""
+        unused = self.path is None and self._policy != _NAME
+        if unused or self.why_not == _NOT_YET:  # normal after a start and without nodes
             return ""
         if self.why_not:
             return f"{self.why_not}; {HEURISTIC} ranks instead"
         return f"no LP prices, using face value instead: {self.priced.fault}" if self.priced.fault else ""
 
     def age_s(self) -> float | None:
-        """Age of the prices, None where there never were any."""
+        """Age of the prices in seconds; None if there are none."""
         return None if self.priced.num == 0 else round(self._clock() - self.priced.at, 3)
 
     def look_age_s(self) -> float | None:
-        """Age of the last look at the cluster, None where there never was any."""
+        """Seconds since the model's last evaluation; None if there was none."""
         return None if self.look is None else round(self._clock() - self.look.at, 3)
 
     def canary(self, metadata: objects.Metadata) -> str:
-        """The policy of a pod that is to try a model, "" for others."""
+        """The policy of a canary pod; "" for others."""
         if self.mode is not ModelMode.CANARY:
             return self.on_trial.policy_of(metadata)
         labels = metadata.labels or {}
@@ -165,15 +165,15 @@ class LearnedRank(Background):
         )
         return _NAME if chosen else ""
 
-    # What it does
+    # Rounds
 
     def start(self) -> None:
-        """Load the model, and begin to watch it, in the running event loop."""
+        """Load the model and start watching it, in the running event loop."""
         self._load(files.signature(self.path))
         super().start()
 
     async def round(self) -> None:
-        """Look once at the files, the nodes and the mix, and serve what comes of it."""
+        """Check the files, the nodes and the mix once, and update the score."""
         signature = files.signature(self.path)
         if signature != self._signature:
             await asyncio.sleep(0)
@@ -188,11 +188,11 @@ class LearnedRank(Background):
         self.mix.num_gpus = int((cluster.gpu_model >= 0).sum())
         served = self.score.served
         if self.look is None or (served is not None and len(cluster.models) > served.num_models):
-            await self._serve(self.mix.counts())  # with the prices that there are: soon done
+            await self._serve(self.mix.counts())  # fast: with the existing prices
         if self._due(cluster):
             await self._price(cluster)
         elif self.look and isinstance(self.model, Actor) and self._is_over(self.look):
-            await self._serve(self.mix.priced)  # the same pods are expected as at the look before
+            await self._serve(self.mix.priced)  # for the same mix as at the previous evaluation
 
     def _is_over(self, look: Look) -> bool:
         return look.is_over(self._counted(), self._clock(), self.pace.look_frac, self.pace.look_s)
@@ -202,7 +202,7 @@ class LearnedRank(Background):
         if last.nodes is None:
             return True
         moved = last.nodes is not cluster.row_of or self.mix.drift() > self.pace.min_drift
-        return moved and self._clock() - last.at >= max(self.pace.refresh_s, _RESTS * last.cpu_s)
+        return moved and self._clock() - last.at >= max(self.pace.refresh_s, _PAUSE_FACTOR * last.cpu_s)
 
     async def _price(self, cluster: Cluster) -> None:
         model = self.model
@@ -224,7 +224,7 @@ class LearnedRank(Background):
         await self._serve(counts)
 
     async def _serve(self, counts: dict[Kind, float]) -> None:
-        """Serve the model as it is now, for so many pods of each kind; all that takes a moment is done in a thread."""
+        """Compute and serve the scores of the model and of the one on trial, for the expected pods by kind."""
         model = self.model
         if model is None:
             return
@@ -242,11 +242,11 @@ class LearnedRank(Background):
                 self.on_trial.put(score)
 
     def _counted(self) -> Cluster:
-        """The cluster now, as the policy counts it."""
-        return counting_observed(self._snapshot(), self._rules)
+        """The current cluster with observations applied, as policies see it."""
+        return with_observed_usage(self._snapshot(), self._rules)
 
     def _put(self, score: LearnedScore) -> None:
-        """One assignment each: whoever reads them sees the one before or this one."""
+        """Serve a score. Each policy is replaced in one assignment, so that readers see the old or the new one."""
         self.score = score
         policy = serving(score, self._rules)
         self._policies[_NAME] = policy
@@ -254,12 +254,12 @@ class LearnedRank(Background):
         self._policies[AUTO] = self._chosen(policy) if serves else self._policies[HEURISTIC]
 
     def prefer(self, name: str) -> None:
-        """Have `auto` be another of `trials.candidates`, from the next request on."""
+        """Make `auto` mean another of `trials.candidates`, from the next request on."""
         self._preferred = name
         self._put(self.score)
 
     def _chosen(self, learned: Policy) -> Policy:
-        """FGD goes by the mix that is expected, as it was tried; kept apart from the one that goes by another mix."""
+        """The policy for `auto`. FGD uses the expected mix, as in its trial, and a context that identifies the mix."""
         served = self.score.served
         if self._pinned:
             return learned
@@ -272,40 +272,40 @@ class LearnedRank(Background):
         return {"weights": self.weights, "live": self._live, "serial": self._serial}
 
     def _load(self, signature: object) -> None:
-        """Read the model that there is: a few kilobytes."""
+        """Read the configured model."""
         self._signature = signature
         self.base, self.refusal = None, ""
         if self.path is not None:
             try:
                 self.base = files.read_any(self.path)
                 self.num_loads += 1
-                logger.info("model %s is loaded from %s", self.base.manifest.sha256[:_HASH_CHARS], self.path)
+                logger.info("loaded model %s from %s", self.base.manifest.sha256[:_HASH_CHARS], self.path)
             except ModelError as error:
                 self.refusal = f"the model was refused: {error}"
                 logger.error("%s; %s ranks instead", self.refusal, HEURISTIC)
         self._begin()
 
     def adopt(self, fitted: Model | None, *, pinned: bool = False) -> None:
-        """Rank by a fitted model from now on; None: by the settings' own again. A pinned one is what `auto` is."""
+        """Rank by a fitted model from now on, or by the configured one if None. `auto` means a pinned model."""
         if fitted is not self.fitted:
             self.fitted = fitted
             if fitted is not None:
                 self.num_loads += 1
-                self._preferred = _NAME  # it was better than what `auto` was
+                self._preferred = _NAME  # it was better than the previous `auto`
             self._begin()
         if pinned != self._pinned:
             self._pinned = pinned
             self._put(self.score)
 
     def try_out(self, model: Model, part: float) -> None:
-        """Have a model rank beside, and place a part of the pods."""
+        """Put a model on trial; it places a `part` of the pods."""
         if self.on_trial.model is not model:
             self.on_trial.end()
             self.on_trial.model, self.look = model, None
         self.on_trial.part = part
 
     def _begin(self) -> None:
-        self.look = None  # the one before ranks until this one's tables are made
+        self.look = None  # the previous score ranks until this model has one
         if self.model is None:
             self._put(LearnedScore(why_not=self.refusal or "no model is loaded", **self._parts()))
         elif self.score.fault:
@@ -313,10 +313,10 @@ class LearnedRank(Background):
 
     async def run(self) -> None:
         while True:
-            waits_s = self._wanted.check_s if self.model is None or self.look else _FIRST_LOOKS_S
+            pause_s = self._wanted.check_s if self.model is None or self.look else _FIRST_CHECKS_S
             try:
                 await self.round()
             except Exception:
                 logger.exception("a check of the learned rank failed")
-                waits_s = self._wanted.check_s
-            await asyncio.sleep(waits_s)
+                pause_s = self._wanted.check_s
+            await asyncio.sleep(pause_s)

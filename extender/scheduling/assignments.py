@@ -1,7 +1,4 @@
-"""What is decided about a pod: which pod it is, what it is given, and all that explains it later.
-
-Decisions that are kept for those who ask later.
-"""
+"""Decisions about pods: the pod's identity, its assignment, the placement that explains it, and a log of placements."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol, Self
 
+import msgspec
 import numpy as np
 
 from extender import __version__
@@ -21,27 +19,27 @@ from extender.kube import objects
 from extender.plugins import kerf
 from extender.plugins.holdings import NOTHING, Holding, Part
 
-_MAX_DEVICES_TOLD: Final = 8
-"""By name, in an event: the others are on the ResourceClaims."""
+_MAX_DEVICES_NAMED: Final = 8
+"""Devices named in an event. The ResourceClaims name all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """One pod, and not another of the same name."""
+    """A pod, identified by its UID: names may be reused."""
 
     namespace: str
     name: str
     uid: str
     owner: str = ""
-    """What its load is predicted by: see `pods.owner_of`."""
+    """Key by which its load is predicted, from `pods.owner_of`."""
     created: str = field(default="", compare=False)
-    """Time stamp of the API server, "" where nobody has told."""
+    """creationTimestamp, "" if unknown."""
     gang: str = ""
-    """The PodGroup that kube-scheduler places it with, `namespace/name`; "" for none."""
+    """`namespace/name` of the PodGroup that kube-scheduler places it with, "" for none."""
 
     @classmethod
     def of(cls, pod: objects.Named) -> Self:
-        """Which pod it is, and no more of it."""
+        """Return the identity of an object, without owner and gang."""
         return cls(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
 
     @property
@@ -51,12 +49,12 @@ class PodIdentity:
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """Its path on the API server."""
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
 
 class Candidates(Protocol):
-    """Names of candidate nodes, not looked at one by one unless they have to be."""
+    """Names of candidate nodes, decoded only when needed."""
 
     def __contains__(self, name: object, /) -> bool: ...
 
@@ -64,15 +62,19 @@ class Candidates(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Size of their text."""
+        """Size of the encoded names."""
+
+    @property
+    def encoded(self) -> bytes:
+        """The names as JSON, b"" where that has more than the candidates."""
 
     def decode(self) -> list[str]:
-        """All of them."""
+        """Return all names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """Candidates but for a few of them."""
+    """Candidates except for a few."""
 
     candidates: Candidates
     left_out: frozenset[str]
@@ -85,52 +87,56 @@ class Without:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the text of all of them."""
+        """Size of the encoded names, those left out included."""
         return self.candidates.num_bytes
 
+    @property
+    def encoded(self) -> bytes:
+        """Nothing, since those left out are in the text."""
+        return b""
+
     def decode(self) -> list[str]:
-        """Those that are not left out."""
+        """Return the names that are not left out."""
         return [name for name in self.candidates.decode() if name not in self.left_out]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What a placement gives a pod: what bind writes, once it is decided."""
+class Assignment(msgspec.Struct, frozen=True):
+    """The node and GPUs that a placement gives a pod, as bind writes them."""
 
     node: str
     units: int
     gpus: tuple[int, ...]
-    """Indices, () when the device plugin alone picks them."""
+    """GPU indices, () when the device plugin picks the GPUs."""
     uuids: tuple[str, ...]
-    """Theirs in the same order, () where the node does not tell all of them."""
+    """UUIDs in the order of `gpus`, () when the node does not report all of them."""
     milli: int
-    """Compute booked on each GPU; WHOLE_MILLI where whole ones are."""
+    """Compute booked on each GPU, WHOLE_MILLI for whole GPUs."""
     mib_each: tuple[int, ...]
-    """Memory booked on each GPU where it is shared, in the same order."""
+    """Memory booked on each shared GPU, in the order of `gpus`."""
     mig: tuple[tuple[str, int], ...]
     """MIG devices by profile."""
     models: str
-    """Names of the GPUs' models, each once, separated by commas; "" when not known."""
+    """Distinct GPU models separated by commas, "" if unknown."""
     request: str
     """The request in words."""
     policy: str
     unserved: bool
-    """Whether it is asked by annotation or label alone: no device plugin gives the container its GPUs."""
+    """Whether the request is by annotation or label alone, so that no device plugin serves the container."""
     num_fit: int
-    """Nodes with room for it, this one among them."""
+    """Nodes with room, including this one."""
     num_nodes: int
-    """Nodes that were looked at."""
+    """Nodes considered."""
     devices: tuple[str, ...] = ()
-    """Names of the devices that its ResourceClaims get: these hold them, and not the pod."""
+    """Names of the devices that its ResourceClaims get. The claims hold them, not the pod."""
 
     @property
     def shared(self) -> bool:
-        """Whether it gives parts of GPUs."""
+        """Whether it gives shares of GPUs."""
         return self.milli < WHOLE_MILLI
 
     @property
     def holding(self) -> Holding:
-        """What the pod holds with it."""
+        """The pod's GPUs as the ledger counts them."""
         if self.devices:
             return NOTHING
         if self.mig:
@@ -142,12 +148,12 @@ class Assignment:
 
     @property
     def mib(self) -> int:
-        """The most memory that is booked on one GPU where it is shared."""
+        """The most memory booked on one shared GPU."""
         return max(self.mib_each, default=0)
 
     @property
     def annotations(self) -> dict[str, str]:
-        """What was decided, as it is written on the pod."""
+        """The assignment as pod annotations."""
         written = {
             **({} if self.devices else {kerf.ASSIGNED_GPUS: kerf.format_gpus(self.gpus)}),
             kerf.ASSIGNED_BY: f"kerf/{__version__} {self.policy}",
@@ -171,49 +177,48 @@ class Assignment:
         """The assignment in words, for the event."""
         gpus = self.gpus
         if self.devices:
-            named = ", ".join(self.devices[:_MAX_DEVICES_TOLD])
-            more = len(self.devices) - _MAX_DEVICES_TOLD
+            named = ", ".join(self.devices[:_MAX_DEVICES_NAMED])
+            more = len(self.devices) - _MAX_DEVICES_NAMED
             named += f" and {more} more" if more > 0 else ""
             return f"Allocated {named} on node {self.node} by policy {self.policy}"
-        what = f"GPU{'s' if len(gpus) > 1 else ''} {kerf.format_gpus(gpus)}" if gpus else self.request
+        assigned = f"GPU{'s' if len(gpus) > 1 else ''} {kerf.format_gpus(gpus)}" if gpus else self.request
         if self.shared:
-            what = f"{self.request}: {what}"
-        of_models = f" ({self.models})" if self.models else ""
-        return f"Assigned {what}{of_models} on node {self.node} by policy {self.policy}"
+            assigned = f"{self.request}: {assigned}"
+        models = f" ({self.models})" if self.models else ""
+        return f"Assigned {assigned}{models} on node {self.node} by policy {self.policy}"
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """A decision about a pod, with all that is needed to explain it later."""
+class Placement(msgspec.Struct, frozen=True):
+    """A decision about a pod, with what is needed to explain it later."""
 
     pod: PodIdentity
     cluster: Cluster
     decision: Decision
     unknown: tuple[str, ...]
-    """Candidate names that Kerf knows no node of."""
+    """Candidate names that are not nodes known to Kerf."""
     decided_at: float
     """Unix time."""
     offered: Candidates | None = None
-    """The candidates where the decision looked at the whole cluster; None: they are the decision's rows."""
+    """The candidates of a decision that considered the whole cluster; None when they are the decision's rows."""
 
     @property
     def node(self) -> str | None:
-        """The node that wins, None when none fits."""
+        """The best node, None when none fits."""
         return None if self.decision.best is None else self.cluster.node_names[self.decision.best]
 
     @property
     def counted(self) -> bool:
-        """Whether kube-scheduler counts by itself what is reserved: where parts are handed out, units say little."""
+        """Whether kube-scheduler itself counts what is reserved; on nodes that hand out shares it does not."""
         row = self.decision.best
-        return is_counted(self.decision.request) and (row is None or self.cluster.unit[row] != GpuUnit.PART)
+        return is_counted(self.decision.request) and (row is None or self.cluster.unit.item(row) != GpuUnit.PART)
 
     def assignment(self) -> Assignment | None:
-        """What the winner gives, None when no node fits."""
+        """Return what the best node gives, None when no node fits."""
         return assignment_of(self.cluster, self.decision)
 
 
 def assignment_of(cluster: Cluster, decision: Decision) -> Assignment | None:
-    """What the winner of a decision on a cluster gives, None when no node fits."""
+    """Return what the best node of a decision gives, None when no node fits."""
     row = decision.best
     if row is None:
         return None
@@ -248,63 +253,68 @@ def _device_names(cluster: Cluster, row: int, decision: Decision) -> tuple[str, 
 
 
 def is_counted(request: GpuRequest) -> bool:
-    """Whether kube-scheduler counts what is asked by itself: GPUs, time slices and devices, but no parts of them."""
+    """Whether kube-scheduler itself counts a request: it counts GPUs, time slices and devices, but not shares."""
     by_number = request.unit in (AskedUnit.GPU, AskedUnit.SHARED, AskedUnit.MIG, AskedUnit.CLAIM)
     return by_number and not request.milli and not request.shares_by_memory
 
 
 def rows_of(cluster: Cluster, names: Sequence[str]) -> tuple[Rows, tuple[str, ...]]:
-    """Rows of the named nodes, each once, and the names that nobody knows."""
+    """Return the distinct rows of the named nodes, and the names that are unknown."""
     unknown: tuple[str, ...] = ()
     try:
         rows = np.fromiter(map(cluster.row_of.__getitem__, names), np.intp, len(names))
     except KeyError:
         unknown = tuple(dict.fromkeys(name for name in names if name not in cluster.row_of))
         rows = np.array([cluster.row_of[name] for name in names if name in cluster.row_of], dtype=np.intp)
+    return distinct(cluster, rows), unknown
+
+
+def distinct(cluster: Cluster, rows: Rows) -> Rows:
+    """Return the rows without repetitions, in order."""
     named = np.zeros(cluster.num_nodes, np.bool_)
     named[rows] = True
     if np.count_nonzero(named) != len(rows):
         rows = rows[np.sort(np.unique(rows, return_index=True)[1])]
-    return rows, unknown
+    return rows
 
 
 class DecisionLog:
-    """The newest decisions; the oldest one gives way."""
+    """The newest decisions, up to a limit."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        """How many are kept."""
+        """The most decisions kept."""
         self._kept: deque[Placement] = deque(maxlen=most)
         self.num_made = 0
-        """Decisions so far, those included that others gave way to."""
+        """Decisions added since the start."""
         self._outdated: dict[tuple[str, str], None] = {}
 
     def add(self, placement: Placement) -> None:
-        """Keep a decision."""
+        """Add a decision."""
         self._kept.append(placement)
         self._outdated.pop((placement.pod.namespace, placement.pod.name), None)
         self.num_made += 1
 
     def after(self, number: int) -> list[tuple[int, Placement]]:
-        """Kept decisions past the `number`th that was made, oldest first, each with its own number."""
+        """Return the kept decisions after the `number`th, oldest first, each with its number."""
         first = self.num_made - len(self._kept) + 1
         newer = islice(self._kept, max(number + 1 - first, 0), None)
         return list(enumerate(newer, max(number + 1, first)))
 
     def newest(self) -> dict[str, Placement]:
-        """Of each pod the newest decision that is still kept, by UID."""
+        """Return the newest kept decision of each pod, by UID."""
         return {kept.pod.uid: kept for kept in self._kept}
 
     def outdate(self, namespace: str, name: str) -> None:
-        """The last decision about a pod tells nothing of it: it asks for something else by now, or is another pod."""
+        """Invalidate the last decision about a pod, whose request or UID has changed since."""
         if self.last(namespace, name) is not None:
             self._outdated[namespace, name] = None
             if len(self._outdated) > self.most:
                 del self._outdated[next(iter(self._outdated))]
 
     def last(self, namespace: str, name: str) -> Placement | None:
-        """The newest decision about a pod that is still kept, and tells something of it."""
-        wanted = (namespace, name)
-        if wanted in self._outdated:
+        """Return the newest kept decision about a pod, None if there is none or it is outdated."""
+        pod = (namespace, name)
+        if pod in self._outdated:
             return None
-        return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == wanted), None)
+        return next((kept for kept in reversed(self._kept) if (kept.pod.namespace, kept.pod.name) == pod), None)

@@ -1,4 +1,4 @@
-"""The parts that place pods, as the settings want them."""
+"""Builds the parts that place pods from the settings."""
 
 import secrets
 import socket
@@ -27,12 +27,12 @@ from extender.settings.leader_election import ElectionMode, LeaderElectionSettin
 from extender.settings.tree import Settings, allocates, alone
 
 _MAX_RETRY_S: Final = 2.0
-"""Between two looks at the Lease: who leaves waits no longer than 10 s for a successor."""
+"""Most seconds between two reads of the Lease: a leader that shuts down waits 10 s for a successor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """What is known of the cluster, who may decide, and how both are written and told."""
+    """The parts shared by all others: API access, the cluster's state, and leader election."""
 
     transport: Transport
     clock: Callable[[], float]
@@ -45,30 +45,30 @@ class Foundation:
 
 
 def build_foundation(settings: Settings, transport: Transport, clock: Callable[[], float]) -> Foundation:
-    """What the other parts stand on."""
+    """Build the shared parts."""
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         model_aliases=settings.models.aliases,
         allocates=allocates(settings),
         extender=settings.queue.extender,
     )
-    few = alone(settings) is not None
+    nodes_alone = alone(settings) is not None
     mirror = Mirror(
         transport=transport,
         ledger=ledger,
         clock=clock,
         max_age_s=settings.cluster.max_age_s,
-        nodes_alone=few,
+        nodes_alone=nodes_alone,
         ignored_resources=settings.cluster.ignored_resources,
     )
-    election = Spectator() if few else _election(settings.leader_election, transport, clock)
+    election = Spectator() if nodes_alone else _election(settings.leader_election, transport, clock)
     fence = Fence(clock, election)
     return Foundation(
         transport=transport,
         clock=clock,
         ledger=ledger,
         mirror=mirror,
-        events=EventRecorder(transport, clock),
+        events=EventRecorder(transport, clock, placements=settings.events.placements),
         election=election,
         fence=fence,
         resolver=Resolver(fence, clock),
@@ -78,7 +78,7 @@ def build_foundation(settings: Settings, transport: Transport, clock: Callable[[
 def build_leadership(
     settings: Settings, base: Foundation, catch_ups: Sequence[Callable[[], Awaitable[None]]]
 ) -> Leadership:
-    """What takes over and opens the fence; `catch_ups` as of `Leadership`."""
+    """Build the part that takes over and opens the fence; `catch_ups` as in `Leadership`."""
     return Leadership(
         base.transport,
         base.election,
@@ -92,7 +92,7 @@ def build_leadership(
 
 
 def build_label(settings: Settings, base: Foundation) -> LeaderLabel | None:
-    """What leads callers to the leader, where a Service has to be told."""
+    """Build the part that labels the leader for the Service, None if not needed."""
     election = settings.leader_election
     if election.mode is not ElectionMode.OWN or not election.pod:
         return None
@@ -106,9 +106,9 @@ def build_waker(
     unbound: UnboundPods,
     queue: QueueRules,
     why: Callable[[PodIdentity], str],
-    takes_more: Callable[[GpuRequest], bool],
+    wastes_gpu: Callable[[GpuRequest], bool],
 ) -> Waker:
-    """What wakes pods that wait; `why` and `takes_more` as of `Waker`."""
+    """Build the part that wakes pending pods; `why` and `wastes_gpu` as in `Waker`."""
     return Waker(
         transport=base.transport,
         ledger=base.ledger,
@@ -118,14 +118,14 @@ def build_waker(
         fence=base.fence,
         queue=queue,
         why=why,
-        takes_more=takes_more,
+        wastes_gpu=wastes_gpu,
         max_skip_s=settings.decisions.skip_s,
         explain_after_s=settings.decisions.explain_after_s,
     )
 
 
 def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRules) -> Binder:
-    """What binds pods."""
+    """Build the part that binds pods."""
     notes = lambda uid: waker.skips.notes(uid) | queue.notes(uid)  # noqa: E731 - one expression
     return Binder(
         transport=base.transport,
@@ -141,7 +141,7 @@ def build_binder(base: Foundation, placer: Placer, waker: Waker, queue: QueueRul
 
 
 def build_corrections(base: Foundation) -> Corrections:
-    """What corrects pods that were given other GPUs."""
+    """Build the part that corrects the annotations of pods that got other GPUs."""
     return Corrections(base.transport, base.ledger, base.events, base.fence)
 
 
@@ -156,7 +156,7 @@ def _election(settings: LeaderElectionSettings, transport: Transport, clock: Cal
         case ElectionMode.NEVER:
             return Spectator()
         case ElectionMode.OWN:
-            # Random, because a process that was killed and started again is another holder.
+            # Random, since a restarted process is another holder.
             return HeldLease(transport, lease, f"{identity}_{secrets.token_hex(8)}", times, clock)
         case ElectionMode.SCHEDULER:
             return FollowedLease(transport, lease, identity, times, clock)

@@ -1,9 +1,8 @@
-"""Whether kube-scheduler asks Kerf, and which pods wait for a scheduler that does not.
+"""Detects a kube-scheduler that does not call Kerf, and the pods that wait because of that.
 
-A kube-scheduler that lost its entries for Kerf (an upgrade has written its manifest anew) or does not run says nothing
-of it to Kerf. Two things tell all the same. A pod with Kerf's marker is refused for want of the marker, which a
-kube-scheduler with the entries ignores; and pods that nobody says anything of for minutes, while nobody asks about any
-pod, wait for somebody who does not work.
+It may have lost its entries for Kerf (an upgrade has rewritten its manifest), or not run at all. Two signs show that. A
+pod with Kerf's marker is rejected for lack of the marker resource, which a kube-scheduler with the entries ignores. Or
+pods get no status for minutes while Kerf gets no call about any pod.
 """
 
 from collections.abc import Callable
@@ -15,23 +14,23 @@ from extender.scheduling.fence import Fence
 from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 
 _AFTER_S: Final = 300.0
-"""kube-scheduler asks again about every pod that it has refused within five minutes, and about a new one at once."""
+"""kube-scheduler retries every rejected pod within five minutes, and tries a new one at once."""
 _UNCALLED: Final = f"Insufficient {MARKER}"
 _COUNTED_FOR_S: Final = 1.0
 
 
 @dataclass(eq=False)
 class Callers:
-    """When kube-scheduler has asked last, by monotonic time."""
+    """Monotonic times of kube-scheduler's last calls."""
 
     clock: Callable[[], float]
     managed_at: float = field(default=float("-inf"), init=False)
-    """By the entry for pods that ask for GPUs."""
+    """Last call by the extender entry for pods that request GPUs."""
     others_at: float = field(default=float("-inf"), init=False)
-    """By the entry for all other pods."""
+    """Last call by the entry for all other pods."""
 
-    def asked(self, *, others: bool) -> None:
-        """A call has come."""
+    def note_call(self, *, others: bool) -> None:
+        """Note a call."""
         if others:
             self.others_at = self.clock()
         else:
@@ -39,8 +38,8 @@ class Callers:
 
 
 @dataclass(eq=False)
-class Unasked:
-    """Pods that wait for a scheduler which does not ask Kerf about them; nothing is said by who does not lead."""
+class UncalledPods:
+    """Pods that wait for a scheduler which does not call Kerf. Reported only while this process leads."""
 
     callers: Callers
     unbound: UnboundPods
@@ -48,13 +47,13 @@ class Unasked:
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     extender: bool
-    """Whether kube-scheduler is to call Kerf at all."""
+    """Whether kube-scheduler should call Kerf at all."""
     _led_since: float | None = field(default=None, init=False)
     _counted: tuple[float, int] | tuple[()] = field(default=(), init=False)
-    """When pods were counted last, and how many there were: probes ask often."""
+    """Time and result of the last count, cached because probes come often."""
 
     def why(self, pod: UnboundPod) -> str:
-        """What is wrong with the scheduler of a pod, "" for nothing that could be told."""
+        """Return what is wrong with a pod's scheduler, "" for nothing known."""
         silent_s = self._silent_s(max(self.callers.managed_at, self.callers.others_at))
         if silent_s is None:
             return ""
@@ -64,30 +63,30 @@ class Unasked:
         if silent_s < _AFTER_S or not self._is_late(pod, waited_s):
             return ""
         if not self.extender:
-            return f"its scheduler{_named(pod)} has said nothing of it for {waited_s / 60:.0f} min"
+            return f"its scheduler{_named(pod)} has not reported on it for {waited_s / 60:.0f} min"
         return f"kube-scheduler has not asked Kerf about any pod for {silent_s / 60:.0f} min"
 
     def num_pods(self) -> int:
-        """How many there are, once nobody has asked about any pod of their kind for a while."""
+        """Return the number of such pods, 0 while calls about managed pods come."""
         silent_s = self._silent_s(self.callers.managed_at)
         if silent_s is None or silent_s < _AFTER_S:
             return 0
         now, at = self.clock(), self.wall_clock()
         if not self._counted or now >= self._counted[0] + _COUNTED_FOR_S:
-            nobody = (self._silent_s(self.callers.others_at) or 0.0) >= _AFTER_S
+            silent = (self._silent_s(self.callers.others_at) or 0.0) >= _AFTER_S
             pods = (pod for pod in self.unbound.all() if not pod.gated)
-            late = sum(self._is_uncalled(pod) or (nobody and self._is_late(pod, at - pod.owed_since)) for pod in pods)
+            late = sum(self._is_uncalled(pod) or (silent and self._is_late(pod, at - pod.owed_since)) for pod in pods)
             self._counted = now, late
         return self._counted[1]
 
     def fault(self) -> str:
-        """A sentence about it for whoever looks after Kerf, "" where all is well."""
+        """Return a sentence about it for Kerf's operator, "" when all is well."""
         count = self.num_pods()
         if not count:
             return ""
         pods = f"{count} pods that ask for GPUs wait for it" if count > 1 else "a pod that asks for GPUs waits for it"
         if not self.extender:
-            return f"has said nothing for {_AFTER_S / 60:.0f} min or more, and {pods} (kerf pending)"
+            return f"has reported nothing for {_AFTER_S / 60:.0f} min or more, and {pods} (kerf pending)"
         silent_s = self._silent_s(self.callers.managed_at) or 0.0
         return f"has not asked Kerf about a pod with GPUs for {silent_s / 60:.0f} min, and {pods} (kerf install check)"
 
@@ -99,7 +98,7 @@ class Unasked:
         return pod.owed and not pod.gated and waited_s >= _AFTER_S
 
     def _silent_s(self, asked_at: float) -> float | None:
-        """Seconds since that call, or since this process was first seen to lead; None where it does not."""
+        """Return the seconds since that call, or since this process was first seen to lead; None on a standby."""
         if self.fence.standby():
             self._led_since, self._counted = None, ()
             return None

@@ -1,7 +1,7 @@
-"""What pods say of their GPUs, put right where the kubelet gave others.
+"""Corrects the GPU annotations of pods to which the kubelet gave other GPUs.
 
-A device plugin may pick GPUs by itself, and a node's agent tells which (`extender.plugins.kerf`). The
-ledger counts what is true at once; the annotations follow, so that everybody else reads the same.
+A device plugin may pick GPUs by itself, and the node agent reports which (`extender.plugins.kerf`). The ledger counts
+those at once; the annotations follow, for other readers.
 """
 
 import logging
@@ -13,8 +13,8 @@ import msgspec
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.events import EventRecorder
-from extender.kube.turns import Pauses
-from extender.ledger.ledger import Claim, Ledger
+from extender.kube.turns import Backoffs
+from extender.ledger.ledger import Ledger, PodAllocation
 from extender.plugins.holdings import Holding
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_UUIDS, EXPLANATION, format_gpus
 from extender.scheduling.fence import Fence
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 _INTERVAL_S: Final = 1.0
 _MAX_PER_ROUND: Final = 50
 _GONE: Final = (404, 409)
-"""Answers about a pod that is no more, or another one of its name."""
+"""Statuses for a pod that is gone, or another one of its name."""
 _REFUSED: Final = (400, 403, 413, 422)
-"""Answers about a pod that is too large, or that nobody may change."""
+"""Statuses for a pod that is too large or can't be changed."""
 
 
 class Corrections(Background):
@@ -38,50 +38,50 @@ class Corrections(Background):
         self._ledger = ledger
         self._events = events
         self._fence = fence
-        self._refused: dict[str, Holding | None] = {}  # by pod: what it could not be told
-        self._pauses = Pauses()
+        self._refused: dict[str, Holding | None] = {}  # by UID: the correction that was refused
+        self._pauses = Backoffs()
         self.num_corrected = 0
-        """Pods that were told which GPUs they have."""
+        """Pods whose annotations were corrected."""
 
     async def run(self) -> None:
-        """Look at what is wrong, again and again."""
+        """Correct pods until cancelled."""
         await repeat(self.correct, _INTERVAL_S, "correcting assignments")
 
     async def correct(self) -> None:
-        """Correct some pods."""
+        """Correct up to `_MAX_PER_ROUND` pods."""
         mistaken = self._ledger.mistaken()
-        self._refused = {claim.uid: self._refused[claim.uid] for claim in mistaken if claim.uid in self._refused}
+        self._refused = {held.uid: self._refused[held.uid] for held in mistaken if held.uid in self._refused}
         if self._fence.fault():
             return
         due = (
-            claim
-            for claim in mistaken
-            if self._refused.get(claim.uid) != claim.given
-            and self._pauses.why(claim.pod.partition("/")[0], claim.uid, time.monotonic()) is None
+            allocation
+            for allocation in mistaken
+            if self._refused.get(allocation.uid) != allocation.given_by_kubelet
+            and self._pauses.why(allocation.pod.partition("/")[0], allocation.uid, time.monotonic()) is None
         )
-        for _, claim in zip(range(_MAX_PER_ROUND), due, strict=False):
-            await self._correct(claim)
+        for _, allocation in zip(range(_MAX_PER_ROUND), due, strict=False):
+            await self._correct(allocation)
 
-    async def _correct(self, claim: Claim) -> None:
-        namespace, name = claim.pod.split("/", 1)
-        given, assigned = format_gpus(claim.gpus), format_gpus(claim.holding.gpus)
-        uuids = ",".join(part.uuid for part in claim.held.parts)
-        told = f"GPUs {given} of node {claim.node} by its device plugin; GPUs {assigned} had been chosen"
-        annotations = {ASSIGNED_GPUS: given, ASSIGNED_UUIDS: uuids, EXPLANATION: f"placed: {told}"}
-        patch = {"metadata": {"uid": claim.uid, "annotations": annotations}}
+    async def _correct(self, allocation: PodAllocation) -> None:
+        namespace, name = allocation.pod.split("/", 1)
+        given, assigned = format_gpus(allocation.gpus), format_gpus(allocation.holding.gpus)
+        uuids = ",".join(part.uuid for part in allocation.held.parts)
+        text = f"GPUs {given} of node {allocation.node} by its device plugin; GPUs {assigned} had been chosen"
+        annotations = {ASSIGNED_GPUS: given, ASSIGNED_UUIDS: uuids, EXPLANATION: f"placed: {text}"}
+        patch = {"metadata": {"uid": allocation.uid, "annotations": annotations}}
         try:
             await self._transport.patch(
                 f"/api/v1/namespaces/{namespace}/pods/{name}/status", msgspec.json.encode(patch)
             )
         except ClusterError as error:
-            lacks = isinstance(error, ApiError) and error.lacks is not None
-            status = error.status if isinstance(error, ApiError) and not lacks else 0
-            self._pauses.failed(namespace, claim.uid, error, time.monotonic())
+            lacks_right = isinstance(error, ApiError) and error.missing_right is not None
+            status = error.status if isinstance(error, ApiError) and not lacks_right else 0
+            self._pauses.failed(namespace, allocation.uid, error, time.monotonic())
             if status in _REFUSED:
-                self._refused[claim.uid] = claim.given  # the next try would end alike
+                self._refused[allocation.uid] = allocation.given_by_kubelet  # a retry would be refused, too
             if status not in _GONE:
-                logger.warning("pod %s can't be told that it has %s: %s", claim.pod, told, error)
+                logger.warning("pod %s: its GPU annotations were not corrected to %s: %s", allocation.pod, text, error)
             return
         self.num_corrected += 1
-        self._pauses.succeeded(namespace, claim.uid)
-        self._events.emit(namespace, name, claim.uid, reason="GPUsCorrected", message=f"Given {told}")
+        self._pauses.succeeded(namespace, allocation.uid)
+        self._events.emit(namespace, name, allocation.uid, reason="GPUsCorrected", message=f"Given {text}")

@@ -1,8 +1,8 @@
-"""Pods that ask for no GPU: on which nodes with GPUs they cost those who do the least.
+"""Places pods without GPUs on those GPU nodes where they cost GPU pods the least.
 
-kube-scheduler spreads such pods, and GPUs beside CPU that is gone stay idle. So where nodes with GPUs alone have room
-for one, kube-scheduler chooses, by its own plugins, among the few of them that lose least by the deployment's policy.
-Nothing is reserved: without Kerf these pods are scheduled as if it had never been.
+kube-scheduler spreads such pods, and GPUs without free CPU stay idle. When only GPU nodes are candidates,
+kube-scheduler chooses among the few that lose least by the deployment's policy. Nothing is reserved; without Kerf these
+pods are scheduled as usual.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ from extender.scheduling.assignments import Candidates, rows_of
 
 _NO_GPUS: Final = GpuRequest(0, AskedUnit.NONE)
 _FEW: Final = 64
-"""Nodes that are looked for in the candidates' text; for more, that is read."""
+"""Up to this many nodes are searched in the encoded candidates; for more, these are decoded."""
 
 
 class CpuPods:
-    """Which candidates such pods are left, and in which order."""
+    """Filters and scores the candidates of pods without GPUs."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class CpuPods:
         near_best_nodes: int,
         enabled: bool = True,
     ) -> None:
-        """`policy` is the deployment's; unless `enabled` nothing is narrowed down."""
+        """`policy` returns the deployment's policy; unless `enabled`, all candidates stay."""
         self._policy = policy
         self._snapshot = snapshot
         self._near_best_nodes = near_best_nodes
@@ -46,7 +46,7 @@ class CpuPods:
         self._memo = Memo()
 
     def near_best(self, pod: objects.Pod, candidates: Candidates) -> list[str] | None:
-        """Names of the candidates that lose least, best first; None where all of them may stay. Raises WireError."""
+        """Return the candidates that lose least, best first; None when all may stay. Raises WireError."""
         cluster, policy = self._snapshot(), self._policy()
         if not self._ranks(policy) or len(candidates) <= self._near_best_nodes:
             return None
@@ -54,32 +54,32 @@ class CpuPods:
             return None
         names, evaluation = cluster.node_names, self._evaluation(cluster, pod, policy)
         first = islice(ranked(cluster, np.arange(cluster.num_nodes), evaluation), _FEW)
-        found = [names[row] for row in first if names[row] in candidates][: self._near_best_nodes]
-        if len(found) < self._near_best_nodes:  # the candidates are a sample
+        near_best = [names[row] for row in first if names[row] in candidates][: self._near_best_nodes]
+        if len(near_best) < self._near_best_nodes:  # the candidates are a sample
             rows, _ = rows_of(cluster, candidates.decode())
             best = islice(ranked(cluster, rows, evaluation.take(rows)), self._near_best_nodes)
-            found = [names[row] for row in best]
-        return found or None
+            near_best = [names[row] for row in best]
+        return near_best or None
 
     def scores(self, pod: objects.Pod, names: Sequence[str]) -> list[int]:
-        """Scores of the candidates, 0 to 10: nodes with GPUs last, and where there are no others, by what they lose."""
+        """Return scores from 0 to 10: nodes with GPUs get 0, or are ranked by what they lose if there are no others."""
         cluster, policy = self._snapshot(), self._policy()
         rows = [cluster.row_of.get(name, -1) for name in names]
         with_gpus = (cluster.unit != GpuUnit.NONE).tolist()
-        found = [0 if row >= 0 and with_gpus[row] else MAX_LEVEL for row in rows]
-        if any(found) or not rows or not self._ranks(policy):
-            return found
-        scores: list[int] = levels(self._evaluation(cluster, pod, policy).take(np.array(rows, np.intp))).tolist()
+        scores: list[int] = [0 if row >= 0 and with_gpus[row] else MAX_LEVEL for row in rows]
+        if any(scores) or not rows or not self._ranks(policy):
+            return scores
+        scores = levels(self._evaluation(cluster, pod, policy).take(np.array(rows, np.intp))).tolist()
         return scores
 
     def _ranks(self, policy: Policy) -> bool:
         return self._enabled and policy.without_gpus
 
     def _evaluation(self, cluster: Cluster, pod: objects.Pod, policy: Policy) -> Evaluation:
-        """Of all N rows; where there is no room, as far as Kerf knows, it does not fit."""
+        """Evaluate all N rows; nodes without enough free CPU and memory do not fit."""
         cpu_milli, memory_mib = read_compute(pod.spec)
-        asked = policy.asked(PodRequest(_NO_GPUS, cpu_milli=cpu_milli, memory_mib=memory_mib))
-        known = self._memo.of(pod.metadata.namespace).evaluate(cluster, asked or _NO_GPUS, policy).evaluation
+        request = policy.weighed_request(PodRequest(_NO_GPUS, cpu_milli=cpu_milli, memory_mib=memory_mib)) or _NO_GPUS
+        known = self._memo.of(pod.metadata.namespace).evaluate(cluster, request, policy).evaluation
         has_room = enough_compute(cluster, cpu_milli, memory_mib, np.arange(cluster.num_nodes))
         return Evaluation(known.reason, known.available, np.where(has_room, known.score, -np.inf))
 

@@ -1,10 +1,10 @@
-"""The label by which a Service finds the leader among replicas that are all ready.
+"""The label by which a Service selects the leader among replicas that are all ready.
 
-It moves: whoever leads gives it to its own pod and takes it off all others. Nobody takes it off just because it has
-stopped leading, so there is always somebody who answers, if only with the reason why nothing is decided now.
+The leader sets it on its own pod and removes it from all others. A replica that stops leading keeps it, so that the
+Service always has an endpoint, if only one that answers why nothing is decided now.
 
-Readiness could tell the same, and once did. But then a standby never gets ready: no rollout can wait for new replicas,
-a disruption budget allows nobody to go, and whoever watches the Deployment sees it half broken for ever.
+Readiness is no substitute: a standby would never be ready, so no rollout could wait for new replicas, a
+PodDisruptionBudget would allow no disruption, and the Deployment would look degraded forever.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _LOOK_S: Final = 0.05
 _FIRST_RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 5.0
 _SUCCESSOR_S: Final = 10.0
-"""For which a leader that goes waits for the next one: less than half of what a kubelet gives it to end."""
+"""How long a leader that shuts down waits for a successor: less than half of its termination grace period."""
 _READY_S: Final = 5.0
-"""For which a new leader leaves the label to others while its own pod is not ready; less than these wait."""
+"""How long a new leader leaves the label on others while its own pod is not ready; shorter than `_SUCCESSOR_S`."""
 _LOOK_AGAIN_S: Final = 5.0
-"""Between two looks of a leader that leads on: somebody may have edited labels, or written late."""
+"""Interval of a leader's checks: labels may have been edited, or written late."""
 
 
 class _Pods(objects.Object):
@@ -42,12 +42,12 @@ _decoder: Final = Decoder(_Pods)
 
 
 class LeaderLabel(Background):
-    """Keeps the label where it belongs."""
+    """Keeps the label on the leader's pod."""
 
     def __init__(
         self, transport: Transport, fence: Fence, pod: str, lease: str, look_again_s: float = _LOOK_AGAIN_S
     ) -> None:
-        """`pod` is this process's own, as namespace/name."""
+        """`pod` is the pod of this process, `namespace/name`."""
         super().__init__("leader's label")
         self._transport = transport
         self._fence = fence
@@ -76,25 +76,26 @@ class LeaderLabel(Background):
             await asyncio.sleep(pause_s)
 
     async def taken_off(self) -> None:
-        """Wait while callers are led to this pod, for as long as another leader may be expected to come."""
+        """Wait until this pod has lost the label, for `_SUCCESSOR_S` at most."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _SUCCESSOR_S
-        while await self._leads_here():
+        while await self._has_label():
             if loop.time() > until:
-                logger.warning("no other leader has come in %g s: callers are left without an answer", _SUCCESSOR_S)
+                logger.warning("no other leader within %g s: callers get no answer until there is one", _SUCCESSOR_S)
                 return
             await asyncio.sleep(_LOOK_S)
 
-    async def _leads_here(self) -> bool:
+    async def _has_label(self) -> bool:
         try:
             return self._name in await self._labelled()
         except (ClusterError, msgspec.DecodeError):
             return True
 
     async def _settle(self) -> bool:
-        """Give the label to this pod, then take it off all others. Raises ClusterError, DecodeError.
+        """Set the label on this pod, then remove it from the others; return whether both are done.
 
-        That is when it is ready, or has had its time to be: a Service leads to no other. Returns whether all is done.
+        Others keep it until this pod is ready or `_READY_S` have passed: a Service routes to ready pods only. Raises
+        ClusterError, DecodeError.
         """
         ready = await self._labelled()
         if self._name not in ready:
@@ -109,11 +110,11 @@ class LeaderLabel(Background):
         return True
 
     async def _labelled(self) -> dict[str, bool]:
-        """The pods that have the label, by name, and whether each is ready. Raises ClusterError, DecodeError."""
+        """Return the names of the pods with the label and whether each is ready. Raises ClusterError, DecodeError."""
         answer = await self._transport.get(self._path, {"labelSelector": f"{_LABEL}={self._lease}"})
         return {pod.metadata.name: pod.ready for pod in _decoder.decode(answer).items}
 
     async def _write(self, name: str, value: str | None) -> None:
-        """By way of the status, as all of Kerf's notes on pods."""
+        """Set or remove the label through `pods/status`, like all of Kerf's metadata patches."""
         body = msgspec.json.encode({"metadata": {"labels": {_LABEL: value}}})
         await self._transport.patch(f"{self._path}/{name}/status", body)

@@ -1,15 +1,17 @@
-"""Answers that came to nothing: a node that was the whole answer of filter, and the pod is asked about again unbound.
+"""Lost answers: filter returned one node, and kube-scheduler asks about the pod again although it was not bound.
 
-Something behind Kerf has rejected it: an extender that comes later, a plugin that reserves. It will again, and nobody
-tells Kerf why; so after two such answers another node is offered, as long as one fits. Asking again has honest reasons
-too (kube-scheduler begins anew, a write was lost), so one is none; and a Binding that was asked for was no rejection,
-whatever became of it.
+A later extender or a Reserve plugin has rejected that node and will again; nothing reports why to Kerf. After two lost
+answers filter offers another node, as long as one fits. One lost answer is no evidence: kube-scheduler may have
+restarted, or a write was lost. A call of /bind shows that the node was not rejected, whatever the Binding's outcome.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
+
+import msgspec
+from msgspec import structs
 
 from extender.core.resources.requests import GpuRequest
 from extender.scheduling.assignments import PodIdentity
@@ -18,50 +20,49 @@ from extender.scheduling.fair_cache import FairCache
 logger = logging.getLogger(__name__)
 
 _LOST: Final = 2
-"""Answers that are lost before a node is passed over."""
+"""Lost answers after which a node is avoided."""
 _FIRST_S: Final = 60.0
 _MAX_S: Final = 900.0
 _MAX_NODES: Final = 16
-"""That are remembered of a pod: those lost last."""
+"""Nodes remembered for each pod, the latest ones."""
 _MAX_PODS: Final = 10_000
 _OVERDUE_S: Final = 5.0
-"""After which a pod is woken that was given a node and refused: kube-scheduler may wait for minutes for an event."""
+"""Time after which a pod that was given a node and rejected is woken: kube-scheduler may wait minutes for an event."""
 _MAX_WAKES: Final = 4
-"""For one answer, each after twice the time."""
+"""Wakes for one answer, each after twice the time."""
 _MAX_AT_ONCE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node that was answered in vain."""
+    """A node whose answers were lost."""
 
     num_lost: int = 0
     until: float = 0.0
-    """When it is offered again."""
+    """Monotonic time until which it is avoided."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
-    """What was answered about a pod."""
+class _Pod(msgspec.Struct, frozen=True):
+    """The answers about a pod."""
 
     pod: PodIdentity
     request: GpuRequest
     answered: str = ""
-    """The node that filter has answered last; "" once it is known what became of that."""
+    """The node that filter returned last, "" once that answer is known to be lost."""
     since: float = 0.0
     num_wakes: int = 0
-    nodes: dict[str, _Node] = field(default_factory=dict)
+    nodes: dict[str, _Node] = msgspec.field(default_factory=dict)
 
 
 class LostAnswers:
-    """Remembers them, of pods that are asked about."""
+    """The lost answers about pods."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._pods: FairCache[_Pod] = FairCache(_MAX_PODS)
 
     def asked(self, pod: PodIdentity, request: GpuRequest) -> frozenset[str]:
-        """A pod is asked about: nodes that it is better not offered again now. Of another request nothing is known."""
+        """Note that kube-scheduler asks about a pod; return the nodes to avoid. A changed request starts over."""
         known = self._pods.get(pod.uid)
         if known is None:
             return frozenset()
@@ -78,7 +79,7 @@ class LostAnswers:
         num_lost, until = before.num_lost + 1, 0.0
         if num_lost >= _LOST:
             until = now + min(_FIRST_S * 2.0 ** (num_lost - _LOST), _MAX_S)
-        if until and all(node.num_lost < _LOST for node in known.nodes.values()):  # said once of a pod
+        if until and all(node.num_lost < _LOST for node in known.nodes.values()):  # logged once for each pod
             logger.warning(
                 "pod %s/%s was given node %s %d times and not bound there: something behind Kerf rejects it (an "
                 "extender that comes later, a plugin), so another node is offered if there is one",
@@ -86,20 +87,22 @@ class LostAnswers:
             )  # fmt: skip
         others = [(name, node) for name, node in known.nodes.items() if name != known.answered]
         nodes = dict([*others[1 - _MAX_NODES :], (known.answered, _Node(num_lost, until))])
-        found = replace(known, answered="", nodes=nodes)
-        self._pods.put(pod.namespace, pod.uid, found, now)
-        return found
+        updated = structs.replace(known, answered="", nodes=nodes)
+        self._pods.put(pod.namespace, pod.uid, updated, now)
+        return updated
 
     def answered(self, pod: PodIdentity, request: GpuRequest, node: str) -> None:
-        """A node is all that was answered."""
+        """Note that filter returned this node alone."""
         known = self._pods.get(pod.uid) or _Pod(pod, request)
-        if pod.uid and not pod.gang:  # a gang is asked about again and again, in one cycle even
+        if pod.uid and not pod.gang:  # a gang's pods are asked about several times, even within one cycle
             now = self._clock()
-            self._pods.put(pod.namespace, pod.uid, replace(known, answered=node, since=now, num_wakes=0), now)
+            self._pods.put(pod.namespace, pod.uid, structs.replace(known, answered=node, since=now, num_wakes=0), now)
 
     def overdue(self, refused: Callable[[str], bool]) -> list[PodIdentity]:
-        """Some pods that were given a node a while ago and are neither bound nor asked about since, of those that
-        kube-scheduler has `refused`, by UID: it asks about all others by itself."""
+        """Return up to `_MAX_AT_ONCE` pods that were given a node a while ago and neither bound nor asked about since.
+
+        Only pods whose UID kube-scheduler has `refused`: it retries all others by itself.
+        """
         now, due = self._clock(), list[_Pod]()
         for known in self._pods.values():
             late = known.answered and now >= known.since + _OVERDUE_S * 2**known.num_wakes
@@ -108,18 +111,14 @@ class LostAnswers:
             if len(due) == _MAX_AT_ONCE:
                 break
         for known in due:
-            woken = replace(known, since=now, num_wakes=known.num_wakes + 1)
+            woken = structs.replace(known, since=now, num_wakes=known.num_wakes + 1)
             self._pods.put(known.pod.namespace, known.pod.uid, woken, now)
         return [known.pod for known in due]
 
-    def accepted(self, uid: str) -> None:
-        """The pod's Binding is asked for: nobody has rejected its node."""
-        self.forget(uid)
-
     def forget(self, uid: str) -> None:
-        """A pod is bound, or gone."""
+        """Forget a pod for which /bind was called, or that is bound or gone."""
         self._pods.pop(uid)
 
     def forget_old(self, before: float) -> None:
-        """Forget what nothing was heard of since."""
+        """Forget pods without news since a monotonic time."""
         self._pods.expire(before)

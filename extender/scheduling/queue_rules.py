@@ -1,4 +1,4 @@
-"""What a pending queue says of pods that kube-scheduler asks about, whether they came by its gate or not."""
+"""The pending queue's rules for pods that kube-scheduler asks about, gated by it or not."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,33 +8,35 @@ from extender.scheduling.assignments import PodIdentity
 
 
 class QueueRules:
-    """A queue, as placing pods sees it; this is none, and says nothing against any pod."""
+    """The interface of a queue as scheduling sees it. This base class stands for no queue and forbids nothing."""
 
     def place_kept(self, pod: Pod) -> str:
-        """The node that a plan keeps from all pods but this one, which was let go for it; its GPUs are reserved there
-        from then on; "" for none. kube-scheduler may ask about it before anybody has nominated that node again."""
+        """Return the node that a plan keeps for this released pod alone, "" for none; its GPUs are then reserved there.
+
+        kube-scheduler may ask about the pod before the node is nominated again.
+        """
         return ""
 
     def over_quota(self, pod: PodIdentity, request: GpuRequest) -> str:
-        """Why a pod's namespace may not have so many more GPUs, "" when it may."""
+        """Return why the pod may not have these GPUs by the queue's rules, "" when it may."""
         return ""
 
-    def evicts_nobody(self, uid: str) -> str:
-        """Why a pod may evict nobody, "" when it may."""
+    def preemption_refusal(self, uid: str) -> str:
+        """Return why a pod must not preempt others, "" when it may."""
         return ""
 
     async def running_gangs(self, uids: Iterable[str]) -> list[Mapping[str, int]]:
-        """The gangs of running pods: of each gang how many pods each of its pods needs to go on, by UID."""
+        """Return for each gang of running pods how many members each of its pods needs to keep running, by UID."""
         return []
 
     def kept_from(self, uid: str) -> frozenset[str]:
-        """Nodes that a pod has to leave to the first in the queue."""
+        """Return the nodes that a pod has to leave to the head of the queue."""
         return frozenset()
 
     def will_nominate(self, uid: str) -> bool:
-        """Whether the queue nominates a pod when there is room, in its turn."""
+        """Whether the queue nominates a pod once there is room."""
         return False
 
     def notes(self, uid: str) -> dict[str, str]:
-        """Annotations to write on a pod with its Binding."""
+        """Return annotations to write on a pod with its Binding."""
         return {}

@@ -1,4 +1,4 @@
-"""Node agents that have stopped: what a node's report says of its GPUs, and who has which, grows old without a word."""
+"""Finds node agents that have stopped, whose nodes' GPU reports silently become outdated."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from extender.kube.objects import Node, Pod
 from extender.plugins.kerf import REPORT
 
 AGENT_LABELS: Final = ("app.kubernetes.io/name", "kerf-agent")
-"""Of the agent's pods, as the chart labels them."""
+"""Label of the agent's pods, set by the chart."""
 _REPORTING: Final[Index[Node]] = Index(
     "report", lambda node: ["reporting"] if REPORT in (node.metadata.annotations or {}) else []
 )
@@ -18,11 +18,11 @@ _OF_AGENTS: Final[Index[Pod]] = Index(
 
 
 class Reporters:
-    """Nodes with a report, and the agents that write them."""
+    """The nodes with a report, and the agents that write the reports."""
 
     def __init__(self, nodes: Cache[Node, Node], pods: Cache[Pod, Pod]) -> None:
-        """Caches that have no objects yet."""
-        self._nodes, self._agents = nodes.part(_REPORTING, "reporting"), pods.part(_OF_AGENTS, "agent")
+        """Both caches must still be empty."""
+        self._nodes, self._agents = nodes.group(_REPORTING, "reporting"), pods.group(_OF_AGENTS, "agent")
 
     @property
     def any(self) -> bool:
@@ -30,8 +30,8 @@ class Reporters:
         return bool(self._nodes)
 
     def silent(self) -> list[str]:
-        """Names of ready nodes with a report on which no agent is ready, in order."""
+        """Return the sorted names of ready nodes with a report but no ready agent."""
         agents = self._agents.values()
-        at_work = {pod.spec.node_name for pod in agents if pod.ready and not pod.metadata.deletion_timestamp}
+        reporting = {pod.spec.node_name for pod in agents if pod.ready and not pod.metadata.deletion_timestamp}
         nodes = (node for node in self._nodes.values() if node.ready)
-        return sorted(node.metadata.name for node in nodes if node.metadata.name not in at_work)
+        return sorted(node.metadata.name for node in nodes if node.metadata.name not in reporting)

@@ -1,15 +1,15 @@
 """Taking over: what a process does between winning an election and its first decision.
 
-1. Every unbound pod that asks for GPUs gets an annotation with the new epoch. Whatever a predecessor is still about to
-   write on it carries an older resourceVersion and is refused from then on; what it wrote before is on the pod.
-2. The bound pods are listed afresh: a watch may lag behind what the predecessor has written.
+1. It marks every unbound pod that requests GPUs with an annotation of the new epoch. A predecessor's late write carries
+   an older resourceVersion and is refused; what it wrote before is on the pod.
+2. It lists the bound pods again: a watch may lag behind the predecessor's writes.
 
-A term that follows one of this process's own, with nobody in between, rests on what was done then: all that is under
-way is its own, and in its ledger, which gives up nothing that may take effect yet (`settlements`).
+A term that directly follows one of its own needs neither: all writes under way are its own, and the ledger holds what
+may still take effect (`commit.Resolver`).
 
-The same happens at the start of a process without election, since the process before it may have been killed with
-Bindings on their way. The patches go to `pods/status`, so that no right to change a pod's spec is needed. A pod that
-can't be changed (`binding`) holds nobody up.
+A process without election does the same at its start, since the previous process may have been killed with Bindings
+under way. The patches go to `pods/status`, so that Kerf needs no right to change a pod's spec. A pod that can't be
+changed (see `binding`) does not block the take-over.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from extender.core.resources.requests import RequestError
 from extender.kube import objects
 from extender.kube.background import Backoff, Tasks
 from extender.kube.client import ClusterError, Transport
-from extender.kube.commit import refused
+from extender.kube.commit import is_permanent_refusal
 from extender.kube.leadership import Election
 from extender.kube.transport import PODS_PATH
 from extender.kube.watches import PENDING_PODS, Lister, stand_in
@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 _EPOCH: Final = "kerf.dev/epoch"
 
 _NUM_WRITERS: Final = 64
-"""At once. Nothing may be decided before the last one of thousands is marked, and the author of all may be one; the
-renewal of the lease has to get through between them, and finds a connection."""
+"""Concurrent patches. Kerf decides nothing before the last of thousands of pods is marked, and all may be of one
+author; the lease renewal still has to get a connection."""
 _FIRST_RETRY_S: Final = 0.2
 _MAX_RETRY_S: Final = 3.0
 
 
 def epoch_key(lease: str = "") -> str:
-    """The annotation by which the leaders of a lease mark pods; without a lease, that of a process without rivals."""
+    """Return the annotation key with which the leaders of a lease, or a single process without one, mark pods."""
     return f"{_EPOCH}-{lease}" if lease else _EPOCH
 
 
@@ -66,9 +66,8 @@ class Leadership:
         marks_gated: bool = False,
         catch_ups: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """`marks_gated`: whether pods behind a gate are marked, too, because a predecessor may be about to write on
-        them and open it; and in each term, because who stands by holds nothing of what is written. `catch_ups` are what
-        else is to be done after the marks and before pods are listed again."""
+        """`marks_gated` also marks gated pods, in every term: a predecessor may be about to assign GPUs to them and
+        open the gate, and a standby's ledger holds nothing of that. `catch_ups` run after marking, before the list."""
         self._marks_gated, self._catch_ups = marks_gated, catch_ups
         self._transport = transport
         self._election = election
@@ -78,21 +77,21 @@ class Leadership:
         self._key = key
         self._unbound_pods = Lister(transport, PODS_PATH, objects.Pod, {"fieldSelector": PENDING_PODS.field_selector})
         self._tenure = ""
-        self._epoch = ""  # what pods are marked with in this tenure
+        self._epoch = ""  # the mark of this tenure
         self._taken_over = False
         self.tasks = Tasks()
         self.num_terms = 0
-        """How often this process has taken over."""
+        """Take-overs of this process."""
         self.num_marked = 0
         """Unbound pods marked in all take-overs."""
         self.num_unmarkable = 0
-        """Unbound pods that could not be marked, in all take-overs."""
+        """Unbound pods that could not be marked in all take-overs."""
 
     def start(self) -> None:
-        """Begin to mirror, and take part in the election, in the running event loop."""
-        self._tenure = ""  # whatever was done before a stop, others may have led since
+        """Start mirroring and take part in the election, in the running event loop."""
+        self._tenure = ""  # others may have led since the last stop
         if self._election.contested:
-            self._mirror.start()  # warm before it is needed; without election it has to begin after the marks
+            self._mirror.start()  # warms up; without election it has to start after the marks
         self._fence.shut(self._election.standing)
         self.tasks.begin("election", self._election.run)
         self.tasks.begin("leadership", self._lead)
@@ -108,11 +107,11 @@ class Leadership:
             term = self._election.term
             if not term:
                 self._fence.shut(self._election.standing)
-                await self._election.change()
+                await self._election.wait_for_change()
                 continue
             taking_over = asyncio.create_task(self._take_over(term), name="take-over")
             try:
-                await self._election.change()
+                await self._election.wait_for_change()
             finally:
                 self._fence.shut(self._election.standing)
                 taking_over.cancel()
@@ -122,14 +121,14 @@ class Leadership:
     async def _take_over(self, term: str) -> None:
         began = self._clock()
         if self._tenure != self._election.tenure or self._marks_gated:
-            # Never the same twice: a patch that changes nothing would not change the resourceVersion.
+            # Unique, since a patch that changes nothing would not change the resourceVersion.
             self._epoch = f"{self._election.tenure}.{secrets.token_hex(4)}"
             self._tenure, self._taken_over = self._election.tenure, False
-        told = "taking over from the previous leader" if self._election.contested else "pods are not synced yet"
-        progress, num_marked, backoff = told, 0, Backoff(_FIRST_RETRY_S, _MAX_RETRY_S)
+        step = "taking over from the previous leader" if self._election.contested else "pods are not synced yet"
+        progress, num_marked, backoff = step, 0, Backoff(_FIRST_RETRY_S, _MAX_RETRY_S)
 
         def deadline() -> float:
-            # Another term may have begun, with others leading in between, before this task is told.
+            # Another term may have begun, with another leader in between, before this task is cancelled.
             return self._election.deadline() if self._election.term == term else float("-inf")
 
         self._fence.take_over(progress, deadline, self._election.standing)
@@ -140,12 +139,12 @@ class Leadership:
                 self._taken_over = True
                 break
             except (ClusterError, msgspec.DecodeError) as error:
-                pause_s, progress = backoff.failed(error), f"{told}: {error}"
+                pause_s, progress = backoff.failed(error), f"{step}: {error}"
                 if backoff.is_news:
-                    logger.warning("pods being placed were not marked, and are tried again: %s", error)
+                    logger.warning("pods being placed were not marked, trying again: %s", error)
             except Exception:
                 logger.exception("pods being placed were not marked")
-                pause_s, progress = backoff.failed(), f"{told}: see the log"
+                pause_s, progress = backoff.failed(), f"{step}: see the log"
             self._fence.take_over(progress, deadline, self._election.standing)
             await asyncio.sleep(pause_s)
         self._fence.open(term)
@@ -155,14 +154,14 @@ class Leadership:
             logger.info("leading as epoch %s after %.2f s, %d unbound pods marked", self._epoch, took_s, num_marked)
 
     async def _catch_up(self) -> None:
-        """See to it that what is known of pods is from a list made after this call."""
+        """Run the catch-ups and list the pods again while their watch is stopped."""
         async with self._mirror.pods_held():
             for catch_up in self._catch_ups:
                 await catch_up()
 
     async def _mark(self, epoch: str) -> int:
-        """Mark every unbound pod that a predecessor may be about to bind; returns how many. Raises ClusterError."""
-        marked = {self._key: epoch}.items()  # in an attempt before this one
+        """Mark every unbound pod that a predecessor may be about to bind; return how many. Raises ClusterError."""
+        marked = {self._key: epoch}.items()  # by an earlier attempt
         unmarked = [pod for pod in await self._unbound() if not marked <= (pod.metadata.annotations or {}).items()]
         pods = iter([pod for pod in unmarked if _may_be_under_way(pod, gated=self._marks_gated)])
         num_marked = 0
@@ -176,7 +175,7 @@ class Leadership:
                 try:
                     num_marked += await change(self._transport, identity, self._key, epoch) is not None
                 except (ClusterError, msgspec.DecodeError) as error:
-                    if refused(error):
+                    if is_permanent_refusal(error):
                         unmarkable.append(f"{pod.key}: {error}")
                         continue
                     faults.append(error)
@@ -193,15 +192,15 @@ class Leadership:
         return num_marked
 
     async def _unbound(self) -> list[objects.Pod]:
-        """Pods without a node. No resourceVersion is named: the API server answers with nothing older than now."""
+        """List the pods without a node, without a resourceVersion: the API server returns the most recent state."""
         found = await self._unbound_pods.all()
         return found.items + [stand_in(pod, objects.Pod) for pod in found.unread]
 
 
 def _may_be_under_way(pod: objects.Pod, *, gated: bool) -> bool:
-    """Whether a Binding with GPUs may be on its way; or, where those count that are `gated`, an assignment.
+    """Whether a Binding with GPUs may be under way for a pod, or with `gated` an assignment.
 
-    No Binding for a pod with scheduling gates: the API server refuses to bind it, and to open a gate changes the pod.
+    The API server refuses to bind a gated pod, and opening the gate changes the pod.
     """
     if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp:
         return False
@@ -210,4 +209,4 @@ def _may_be_under_way(pod: objects.Pod, *, gated: bool) -> bool:
     try:
         return read_pod_request(pod).gpus is not None
     except RequestError:
-        return True  # another version of Kerf may have understood it
+        return True  # another version of Kerf may have parsed it

@@ -1,14 +1,14 @@
-"""Pods without a node that ask for GPUs: all there are, also those that nobody has asked Kerf about.
+"""Unbound pods that request GPUs, including those that kube-scheduler never asked Kerf about.
 
-Kerf hears of a pod when kube-scheduler's own plugins have left it a node. Of the others only the API server knows, and
-so does whoever wants to see what is pending: one watch of pods without a node, the queue's own where that is on. Of
-each pod a few words are kept, of a bounded number of pods: where there are more, the namespace that has most of them
-gives its own up. Nothing is decided by them.
+kube-scheduler calls Kerf only for a pod that its own plugins have left a node for. The others are known from a watch of
+pods without a node, shared with the queue. A bounded number of pods is kept; beyond it, the namespace with the most
+loses its oldest. They are for display and waking only.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube import objects
@@ -16,46 +16,43 @@ from extender.kube.objects import unix_time
 from extender.scheduling.fair_cache import FairCache
 
 _MAX_PODS: Final = 20_000
-_MAX_WORDS: Final = 500
+_MAX_CHARS: Final = 500
 _MAX_NAME: Final = 63
-_FIRST_WAIT_S: Final = 0.001  # without an election it leads at once
-_MAX_WAIT_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class UnboundPod:
-    """A pod that waits for GPUs, in words."""
+class UnboundPod(msgspec.Struct, frozen=True):
+    """A summary of a pod that waits for GPUs."""
 
     uid: str
     namespace: str
     name: str
     request: str
-    """What it asks for, "" where that can't be understood."""
+    """Its request in words, "" if it can't be parsed."""
     why: str
-    """What kube-scheduler says of it, or what keeps it from being looked at."""
+    """kube-scheduler's reason for rejecting it, or what keeps it from being scheduled."""
     priority: int
     least_priority: int
-    """The lower of what its class and its label say: anyone may write a label on a pod of theirs."""
+    """The lower of the priorities of its class and its label: any author may set the label."""
     created: float
-    """Unix time; that of the first sight where nobody has told."""
+    """Unix time of its creation, or of when it was first seen if that is unknown."""
     version: str = ""
     """Its resourceVersion."""
     owed: bool = False
-    """Whether kube-scheduler is to try it although nothing changes: nobody has refused it, and nothing holds it."""
+    """Whether kube-scheduler should try it now: it is neither rejected nor held."""
     refused: bool = False
     """Whether kube-scheduler has found no node for it, and nothing else holds it."""
     refused_since: float = 0.0
-    """Unix time: since it was made, unless it was seen before that to wait for something else."""
+    """Unix time since which it is refused: its creation, unless it was seen to wait for something else before."""
     asked: PodRequest | None = None
-    """The request itself, None where it can't be understood."""
+    """Its request, None if it can't be parsed."""
     owner: str = ""
-    """`Kind/name` of what keeps pods like it."""
+    """`Kind/name` of its controller."""
     gang: str = ""
     """`namespace/name`, "" for none."""
     gated: bool = False
-    """Whether a scheduling gate keeps it from kube-scheduler."""
+    """Whether it has a scheduling gate."""
     owed_since: float = 0.0
-    """Unix time: since it was made, unless it was seen before that not to be owed."""
+    """Unix time since which it is owed: its creation, unless it was seen not to be owed before."""
     scheduler: str = ""
     """Its schedulerName."""
 
@@ -66,7 +63,7 @@ class UnboundPod:
 
 
 class UnboundPods:
-    """The pods by UID."""
+    """Unbound pods by UID."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class UnboundPods:
         most: int = _MAX_PODS,
         belonging: Callable[[objects.Pod], tuple[str, str]] = lambda pod: ("", ""),
     ) -> None:
-        """`read` tells what a pod asks for and raises RequestError; `belonging` its owner and gang."""
+        """`read` returns a pod's request and raises RequestError; `belonging` returns its owner and gang."""
         self._belonging = belonging
         self._read = read
         self._wall_clock = wall_clock
@@ -87,26 +84,26 @@ class UnboundPods:
 
     @property
     def full(self) -> bool:
-        """Whether there may be more than are kept."""
+        """Whether there may be more pods than are kept."""
         return len(self._pods) >= self._most
 
     def all(self) -> list[UnboundPod]:
-        """The pods now."""
+        """Return the pods."""
         return list(self._pods.values())
 
     def get(self, uid: str) -> UnboundPod | None:
-        """One of them."""
+        """Return a pod by its UID."""
         return self._pods.get(uid)
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
-        """A pod without a node was added or has changed; or it is gone, or has its node."""
-        if new is not None and (words := self._words(new)) is not None:
-            self._pods.put(words.namespace, words.uid, words, self._wall_clock())
+        """Handle an unbound pod that was added or changed; `new` is None once it is bound or gone."""
+        if new is not None and (summary := self._summary(new)) is not None:
+            self._pods.put(summary.namespace, summary.uid, summary, self._wall_clock())
         elif (pod := new or old) is not None:
             self._pods.pop(pod.metadata.uid)
 
-    def _words(self, pod: objects.Pod) -> UnboundPod | None:
-        """What is kept of a pod, None for one that asks for no GPUs, or is being deleted."""
+    def _summary(self, pod: objects.Pod) -> UnboundPod | None:
+        """Return what is kept of a pod, None for one that requests no GPUs or is being deleted."""
         if pod.metadata.deletion_timestamp:
             return None
         known = self._pods.get(pod.metadata.uid)
@@ -120,7 +117,7 @@ class UnboundPods:
         except RequestError as error:
             fault = str(error)
         created = unix_time(pod.metadata.creation_timestamp) or (known.created if known else self._wall_clock())
-        # The first sentence has the reasons; what follows is of preemption, on every such pod alike.
+        # The first sentence has the reasons; the rest is about preemption and the same on every pod.
         refused = pod.refusal.partition(". ")[0].removesuffix(".")
         gated = _gated(pod)
         held = fault or gated or refused
@@ -129,8 +126,8 @@ class UnboundPods:
             uid=pod.metadata.uid,
             namespace=pod.metadata.namespace,
             name=pod.metadata.name,
-            request=request[:_MAX_WORDS],
-            why=(held or _unseen(pod))[:_MAX_WORDS],
+            request=request[:_MAX_CHARS],
+            why=(held or _unseen(pod))[:_MAX_CHARS],
             priority=priority,
             least_priority=min(priority, pod.spec.priority or 0),
             created=created,
@@ -148,7 +145,7 @@ class UnboundPods:
 
 
 def _gated(pod: objects.Pod) -> str:
-    """Which gates keep it from kube-scheduler."""
+    """Return which scheduling gates hold a pod, "" for none."""
     names = ", ".join(gate.name for gate in pod.spec.scheduling_gates or ())
     return f"held by scheduling gate {names}" if names else ""
 

@@ -1,22 +1,17 @@
-"""Pods without a node: who they are, why they wait, and what wakes them.
+"""Waking pending pods, so that kube-scheduler retries them.
 
-Waking pods that were rejected: kube-scheduler asks again on cluster events only, and may ask too early.
+kube-scheduler retries a rejected pod on cluster events only, and may retry too early. When a pod ends, it may call
+filter before Kerf's watch has reported the end: the pod is rejected again, and nothing happens for up to five minutes.
+A sampled candidate list hides nodes in the same way. So while Kerf knows a node that fits, it wakes a rejected pod at
+growing intervals: a metadata change makes kube-scheduler retry at once. The patch goes to `pods/status`, so that Kerf
+needs no right to change a pod's spec.
 
-When a pod ends, kube-scheduler hears of it at the same moment as Kerf and may call filter before Kerf has heard: the
-pod is rejected once more, and nothing would happen for up to five minutes. A sampled candidate list hides nodes in the
-same way. So while Kerf itself knows a node that fits, a rejected pod is woken, at growing intervals: a change of its
-metadata makes kube-scheduler ask again at once. The patch goes to `pods/status`, so that no right to change a pod's
-spec is needed.
+A pod that keeps waiting gets the reason as an annotation now and then, which also makes kube-scheduler retry.
 
-A pod that waits on is told why by an annotation, now and then: that makes kube-scheduler ask once more, too. And those
-that kube-scheduler seems to have forgotten are woken without a rejection.
-
-Pods that kube-scheduler has to try and does not.
-
-A pod without a node that nobody has refused is in kube-scheduler's queue, and is tried again seconds after an error.
-One that was deleted and created again under its name while kube-scheduler heard nothing may be in none of its queues
-(1.37: its predecessor takes its place there, and leaves none behind): it is tried when it changes, and not before. So a
-pod that neither changes nor is asked about is woken as well.
+Overlooked pods are woken as well. An unbound pod that was not rejected is in kube-scheduler's queue and is retried
+seconds after an error. But a pod that was deleted and created again under its name while kube-scheduler was
+disconnected may be in none of its queues (1.37: the old pod takes its place there and leaves none behind). It is
+retried only when it changes, so Kerf wakes pods that neither change nor are asked about.
 """
 
 import asyncio
@@ -34,7 +29,7 @@ from extender.core.resources.requests import GpuRequest, PodRequest
 from extender.kube import objects
 from extender.kube.background import Background, repeat
 from extender.kube.client import ApiError, ClusterError, Transport
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.kerf import EXPLANATION
 from extender.scheduling.fair_cache import FairCache
 from extender.scheduling.fence import Fence
@@ -46,34 +41,35 @@ from extender.scheduling.unbound_pods import UnboundPod, UnboundPods
 logger = logging.getLogger(__name__)
 
 _MAX_SKIPS: Final = 20
-"""Times that a pod is left pending for another at most."""
+"""Most times that a pod is left pending for others."""
 _OVERLOOKED_AFTER_S: Final = 45.0
-"""More than kube-scheduler waits after an error, which is 10 s unless it is told otherwise."""
+"""Longer than kube-scheduler backs off after an error, 10 s by default."""
 _MAX_AT_ONCE: Final = 20
 
 
 @dataclass(slots=True)
 class _Owed:
-    """A pod that is to be tried."""
+    """A pod that kube-scheduler should try."""
 
     version: str
     since: float
-    """Monotonic time from which it has not changed, or was woken."""
+    """Monotonic time of its last change or wake."""
     num_wakes: int = 0
 
 
 class _Overlooked:
-    """Which pods are overlooked, as far as one can tell from outside."""
+    """Finds pods that kube-scheduler seems to have lost."""
 
     def __init__(self, pods: Callable[[], Iterable[UnboundPod]]) -> None:
-        """`pods` gives all pods without a node."""
+        """`pods` returns all unbound pods."""
         self._pods = pods
         self._owed: dict[str, _Owed] = {}
 
     def due(self, now: float, asked: Callable[[str], bool]) -> list[tuple[PodIdentity, int]]:
-        """Pods to wake now, each with how often that makes it; `asked` tells by UID of those that Kerf was asked about.
+        """Return the pods to wake now, each with its number of wakes.
 
-        The waits double. Namespaces take turns, so that nobody's pods keep others' from being woken.
+        `asked` returns by UID whether kube-scheduler has asked Kerf about a pod. The waits double; namespaces take
+        turns, so that no namespace's pods keep others from being woken.
         """
         before, self._owed = self._owed, {}
         due: dict[str, list[tuple[float, UnboundPod]]] = {}
@@ -81,40 +77,41 @@ class _Overlooked:
             if not pod.owed or asked(pod.uid):
                 continue
             owed = before.get(pod.uid)
-            if owed is None or (owed.version != pod.version and not owed.num_wakes):  # a wake changes it, too
+            if owed is None or (owed.version != pod.version and not owed.num_wakes):  # a wake changes the version, too
                 owed = _Owed(pod.version, now)
             self._owed[pod.uid] = owed
             if now >= owed.since + _OVERLOOKED_AFTER_S * 2.0 ** min(owed.num_wakes, 16):
                 due.setdefault(pod.namespace, []).append((owed.since, pod))
-        in_turn = chain.from_iterable(zip_longest(*(sorted(found, key=lambda one: one[0]) for found in due.values())))
-        first = [one[1] for one in in_turn if one is not None][:_MAX_AT_ONCE]
-        return [(PodIdentity(pod.namespace, pod.name, pod.uid), self._woken(pod.uid, now)) for pod in first]
+        by_age = (sorted(pods, key=lambda pair: pair[0]) for pods in due.values())
+        in_turn = chain.from_iterable(zip_longest(*by_age))
+        first = [pair[1] for pair in in_turn if pair is not None][:_MAX_AT_ONCE]
+        return [(PodIdentity(pod.namespace, pod.name, pod.uid), self._count_wake(pod.uid, now)) for pod in first]
 
-    def _woken(self, uid: str, now: float) -> int:
+    def _count_wake(self, uid: str, now: float) -> int:
         owed = self._owed[uid]
         owed.since, owed.num_wakes = now, owed.num_wakes + 1
         return owed.num_wakes
 
 
 _WOKEN: Final = "kerf.dev/woken"
-"""How often a pod was woken; the text only has to change."""
+"""Annotation with the number of wakes; its value only has to change."""
 
 _INTERVAL_S: Final = 0.25
 _FIRST_WAIT_S: Final = 0.2
 _MAX_WAIT_S: Final = 60.0
-_FORGOTTEN_AFTER_S: Final = 900.0  # kube-scheduler asks again about every pod within five minutes
+_FORGOTTEN_AFTER_S: Final = 900.0  # kube-scheduler retries every pod within five minutes
 _MAX_WAITING: Final = 20_000
 _MAX_PER_ROUND: Final = 20
 _MAX_LOOKS: Final = 16
-"""Kinds of requests looked at in a round: each takes a look at the whole cluster."""
+"""Distinct requests evaluated in a round, each on the whole cluster."""
 _MAX_DUE: Final = 64
-"""Pods of a namespace that a round considers, by precedence and again by the longest time since the last look."""
+"""Pods of a namespace that a round considers by precedence, and as many again that were evaluated longest ago."""
 _CLEAN_UP_S: Final = 10.0
 _LOST_INTERVAL_S: Final = 1.0
 _EXPLAINED_AGAIN_S: Final = 300.0
 _MAX_EXPLANATION: Final = 1_000
 _MAX_LARGER: Final = 8
-"""Kinds of waiting pods that others are skipped for: each takes a look at the whole cluster in filter."""
+"""Distinct waiting requests for which others are skipped: filter evaluates each on the whole cluster."""
 
 
 @dataclass(slots=True)
@@ -127,14 +124,14 @@ class _Waiting:
     first: float = 0.0
     """Monotonic time of the first rejection."""
     explained: str = ""
-    """What its annotation says."""
+    """The reason in its annotation."""
     explained_at: float = float("-inf")
     """Monotonic time of that."""
     looked: float = float("-inf")
-    """Monotonic time at which it was last looked whether it fits."""
+    """Monotonic time at which its fit was last evaluated."""
 
     def due(self, now: float) -> bool:
-        """Whether kube-scheduler has had time to ask again by itself."""
+        """Whether kube-scheduler has had time to retry by itself."""
         return now >= self.since + min(_FIRST_WAIT_S * 2.0 ** min(self.num_wakes, 16), _MAX_WAIT_S)
 
 
@@ -143,7 +140,7 @@ def _precedence(waiting: _Waiting) -> tuple[int, float]:
 
 
 def _some(due: list[_Waiting]) -> list[_Waiting]:
-    """So many of a namespace as a round can do with: those that go first, and those that were looked at longest ago."""
+    """Return those pods of a namespace that a round considers, as `_MAX_DUE` says."""
     if len(due) <= 2 * _MAX_DUE:
         return due
     due.sort(key=_precedence)
@@ -164,13 +161,13 @@ class Waker(Background):
         *,
         queue: QueueRules,
         why: Callable[[PodIdentity], str] = lambda pod: "",
-        takes_more: Callable[[GpuRequest], bool] = lambda request: False,
+        wastes_gpu: Callable[[GpuRequest], bool] = lambda request: False,
         max_skip_s: float = 0.0,
         max_skips: int = _MAX_SKIPS,
         explain_after_s: float = 0.0,
     ) -> None:
-        """`why` tells why a pod was rejected last, "" when nobody knows; `takes_more` as of `Skips`.
-        `explain_after_s`: so long after its first rejection a pod is told that; 0: never."""
+        """`why` returns why a pod was rejected last, "" if unknown; `wastes_gpu` as in `Skips`.
+        `explain_after_s` after its first rejection a pod is annotated with the reason; 0: never."""
         super().__init__("waker")
         self._transport = transport
         self._ledger = ledger
@@ -182,8 +179,8 @@ class Waker(Background):
         self._first: tuple[WaitingPod, ...] = ()
         self._queue = queue
         self._why = why
-        self.skips = Skips(placer, lambda: self._first, clock, max_skip_s, max_skips, queue, takes_more)
-        """Who is left pending although there is room."""
+        self.skips = Skips(placer, lambda: self._first, clock, max_skip_s, max_skips, queue, wastes_gpu)
+        """The pods left pending although there is room."""
         self._unbound = unbound
         self._overlooked = _Overlooked(unbound.all)
         self._explain_after_s = explain_after_s
@@ -192,30 +189,30 @@ class Waker(Background):
 
     @property
     def num_waiting(self) -> int:
-        """Rejected pods that are waiting for a node."""
+        """Rejected pods that wait for a node."""
         return len(self._waiting)
 
     def waiting(self) -> list[tuple[PodIdentity, PodRequest, float]]:
-        """Those pods, with the monotonic time of the first rejection."""
+        """Return the rejected pods, with their requests and the monotonic times of their first rejections."""
         return [(waiting.pod, waiting.request, waiting.first) for waiting in self._waiting.values()]
 
     def rejected(self, pod: PodIdentity, request: PodRequest) -> None:
-        """A pod fitted nowhere; one without a UID is nobody's."""
+        """Note that a pod fitted nowhere; a pod without a UID is ignored."""
         known = self._waiting.get(pod.uid)
         if known is not None:
             known.request, known.since = request, self._clock()
         elif pod.uid and pod.name and pod.namespace:
             now = self._clock()
             self._waiting.put(pod.namespace, pod.uid, _Waiting(pod, request, now, first=now), now, weight_of(request))
-            self._wait_in_turn(pod.uid, request)
+            self._append_to_first(pod.uid, request)
 
     def pod_changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
-        """A pod without a node was added or has changed; or it is gone, or has its node."""
+        """Handle a change of an unbound pod; `new` is None once it is bound or gone."""
         if (pod := new or old) is not None and (new is None or new.metadata.deletion_timestamp):
             self.placed(pod.metadata.uid)
 
     def placed(self, uid: str) -> None:
-        """A pod has found its node, or is gone."""
+        """Forget a pod that has a node or is gone."""
         if self._waiting.pop(uid) is not None and self._first:
             self._first = tuple(waiting for waiting in self._first if waiting.uid != uid)
         self.skips.placed(uid)
@@ -224,9 +221,9 @@ class Waker(Background):
         await repeat(self.wake_round, _INTERVAL_S, "a round of waking")
 
     async def wake_round(self) -> None:
-        """Wake the pods that are due and fit somewhere by now, highest priority first, a bounded number at once."""
+        """Wake a bounded number of pods that are due and fit somewhere now, highest priority first."""
         if self._fence.standby():
-            self._waiting.clear()  # the leader is told of them
+            self._waiting.clear()  # kube-scheduler asks the leader about them
             self._first = ()
             return
         now = self._clock()
@@ -238,14 +235,14 @@ class Waker(Background):
             self._looked_for_lost = now
             for pod in self._placer.lost.overdue(self._is_refused):
                 self.num_woken += await self._annotate(pod, {_WOKEN: f"given a node {now:.0f}"})
-        self._first = self._in_turn() if self.skips.enabled else ()
-        fits: dict[PodRequest, bool] = {}  # most waiting pods are of few kinds
+        self._first = self._first_of_each_request() if self.skips.enabled else ()
+        fits: dict[PodRequest, bool] = {}  # most waiting pods share few distinct requests
         woken = 0
         for waiting in self._due(now):
             if waiting.request not in fits:
                 if len(fits) == _MAX_LOOKS:
-                    continue  # its kind is looked at in a later round
-                await asyncio.sleep(0)  # filter and bind go on between two looks
+                    continue  # evaluated in a later round
+                await asyncio.sleep(0)  # let filter and bind run
                 fits[waiting.request] = self._placer.fits_somewhere(waiting.request)
             waiting.looked = now
             if fits[waiting.request] and not self.skips.holds_back(waiting.pod, waiting.request):
@@ -256,19 +253,19 @@ class Waker(Background):
         await self._explain_one(now)
 
     def _due(self, now: float) -> list[_Waiting]:
-        """Who may be woken: by priority, then the longest wait, as long as all their kinds can be looked at.
+        """Return the pods to wake by priority, then the longest wait, if a round can evaluate all their requests.
 
-        Else namespaces take turns with their kinds, each with those that were looked at longest ago: whoever makes
-        pods of many kinds, or of high priority, has his own wait longer.
+        Else namespaces take turns with their distinct requests, those evaluated longest ago first: a namespace with
+        many distinct requests, or pods of high priority, delays only its own pods.
         """
         due_in: dict[str, list[_Waiting]] = {}
         for waiting in list(self._waiting.values()):
-            claim = self._ledger.claim(waiting.pod.uid)
-            if now - waiting.since > _FORGOTTEN_AFTER_S or (claim is not None and claim.state is ClaimState.BOUND):
-                self.placed(waiting.pod.uid)  # deleted, or bound by somebody else
+            held = self._ledger.allocation(waiting.pod.uid)
+            if now - waiting.since > _FORGOTTEN_AFTER_S or (held is not None and held.state is AllocationState.BOUND):
+                self.placed(waiting.pod.uid)  # deleted, or bound by another client
             elif waiting.due(now) and not self._queue.will_nominate(waiting.pod.uid):
                 due_in.setdefault(waiting.pod.namespace, []).append(waiting)
-        due = sorted((waiting for found in due_in.values() for waiting in _some(found)), key=_precedence)
+        due = sorted((waiting for pods in due_in.values() for waiting in _some(pods)), key=_precedence)
         looked: dict[tuple[str, PodRequest], float] = {}
         for waiting in due:
             kind = waiting.pod.namespace, waiting.request
@@ -283,30 +280,30 @@ class Waker(Background):
         return sorted(due, key=lambda waiting: turn[waiting.pod.namespace, waiting.request])
 
     def _is_refused(self, uid: str) -> bool:
-        """Whether kube-scheduler has found no node for a pod when it tried last."""
+        """Whether kube-scheduler found no node for a pod in its last try."""
         pod = self._unbound.get(uid)
         return pod is not None and pod.refused
 
     async def _wake_overlooked(self, now: float) -> None:
-        """Wake those that nobody has asked about."""
+        """Wake the pods that kube-scheduler seems to have lost."""
 
         def asked(uid: str) -> bool:
-            return uid in self._waiting or self._ledger.claim(uid) is not None
+            return uid in self._waiting or self._ledger.allocation(uid) is not None
 
         for pod, number in self._overlooked.due(now, asked):
             logger.info("pod %s: kube-scheduler seems to have lost it; waking it", pod.key)
             self.num_woken += await self._annotate(pod, {_WOKEN: f"overlooked {number}"})
 
     async def _explain_one(self, now: float) -> None:
-        """Tell one of those that wait why, where that has not been said yet; one in a round, so few ask anew for it."""
+        """Annotate one waiting pod with its reason, if new: one in a round, since each makes kube-scheduler retry."""
         if not self._explain_after_s:
             return
         for waiting in self._waiting.values():
             is_late = now - waiting.first >= self._explain_after_s
             if not is_late or now - waiting.explained_at < _EXPLAINED_AGAIN_S:
                 continue
-            if self._ledger.claim(waiting.pod.uid) is not None:
-                continue  # it has a node, or is about to have one
+            if self._ledger.allocation(waiting.pod.uid) is not None:
+                continue  # it has a node, or will soon
             waiting.explained_at = now
             notes = self.skips.notes(waiting.pod.uid)
             why = notes.get(SKIPPED) or self._why(waiting.pod)
@@ -316,18 +313,18 @@ class Waker(Background):
                     waiting.explained = why
                 return
 
-    def _in_turn(self) -> tuple[WaitingPod, ...]:
-        """The pods that wait for room, one of each kind of request: highest priority first, then the longest wait."""
+    def _first_of_each_request(self) -> tuple[WaitingPod, ...]:
+        """Return the longest waiting pod of each distinct request, by priority, then wait, up to `_MAX_LARGER`."""
         kinds: dict[PodRequest, _Waiting] = {}
         for waiting in self._waiting.values():
             known = kinds.get(waiting.request)
             if not self.skips.was_skipped(waiting.pod.uid) and (known is None or waiting.first < known.first):
                 kinds[waiting.request] = waiting
-        in_turn = sorted(kinds.values(), key=lambda waiting: (-waiting.request.priority, waiting.first))
-        return tuple(WaitingPod(waiting.pod.uid, waiting.request) for waiting in in_turn[:_MAX_LARGER])
+        ordered = sorted(kinds.values(), key=lambda waiting: (-waiting.request.priority, waiting.first))
+        return tuple(WaitingPod(waiting.pod.uid, waiting.request) for waiting in ordered[:_MAX_LARGER])
 
-    def _wait_in_turn(self, uid: str, request: PodRequest) -> None:
-        """Count a new pod among those at once, as the last: a smaller one may be asked about before the next round."""
+    def _append_to_first(self, uid: str, request: PodRequest) -> None:
+        """Count a new pod at once, as the last: filter may see a smaller one before the next round."""
         is_new = all(waiting.request != request for waiting in self._first)
         if self.skips.enabled and is_new and not self.skips.was_skipped(uid) and len(self._first) < _MAX_LARGER:
             self._first = (*self._first, WaitingPod(uid, request))
@@ -339,13 +336,13 @@ class Waker(Background):
         self.num_woken += await self._annotate(waiting.pod, {_WOKEN: str(waiting.num_wakes), **notes})
 
     async def _annotate(self, pod: PodIdentity, annotations: Mapping[str, str]) -> bool:
-        """Write, which makes kube-scheduler ask again; whether that succeeded."""
+        """Write annotations, which makes kube-scheduler retry the pod; return whether that succeeded."""
         metadata = {"uid": pod.uid, "annotations": annotations}
         try:
             await self._transport.patch(f"{pod.path}/status", msgspec.json.encode({"metadata": metadata}))
         except ClusterError as error:
             if isinstance(error, ApiError) and error.status in (404, 422):
-                self.placed(pod.uid)  # deleted, or another pod of that name: the UID can't be changed
+                self.placed(pod.uid)  # deleted, or another pod of that name: a UID is immutable
             else:
                 logger.warning("pod %s: %s was not written: %s", pod.key, ", ".join(annotations), error)
             return False

@@ -1,1 +1,1 @@
-"""The HTTP server: connections, TLS, and who may call what."""
+"""The HTTP server: connections, TLS, and access control."""

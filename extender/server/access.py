@@ -1,13 +1,8 @@
-"""Who may read: the page, explanations, what-if, and everything else that people call.
+"""Access control and rate limits of the page, explanations, what-if, and everything else that people call.
 
-What kube-scheduler and the API server call is answered before this (`routes.KerfApp`) and has its own rule, that of
-client certificates; probes are open. The rest is for clients on loopback, and for those with a token or a certificate.
-
-Tokens that open the API for readers: a file of them, read again when it changes.
-
-How much one client may ask: so many calls a second, and so many at once. Memory is bounded whoever calls.
-
-By hand: `limits` keeps every client until its window ends, and knows of no calls under way.
+Clients on loopback, or with a token or a certificate, have access; probes are open. Calls of kube-scheduler and the
+API server don't get here (`routes.KerfApp`). The token file is read again when it changes. Each client has a rate limit
+and a limit of concurrent calls, in bounded memory; the library `limits` bounds neither.
 """
 
 import base64
@@ -40,11 +35,11 @@ _Stamp = tuple[int, int, int]
 
 
 class TokenError(Exception):
-    """A file that no tokens can be taken from; the sentence says what would be right, and holds nothing of the file."""
+    """A token file can't be used; the message says how to correct it and quotes nothing from it."""
 
 
 class Tokens:
-    """The tokens of a file, one a line. Where it can't be read any more, none is good."""
+    """The tokens in a file, one per line. None is accepted while the file can't be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,9 +54,9 @@ class Tokens:
             state = self._path.stat()
             lines = self._path.read_bytes()[: _MAX_BYTES + 1].splitlines() if state.st_size <= _MAX_BYTES else None
         except OSError as error:
-            raise TokenError(f"{self._path}: {error.strerror}; write one token a line into it") from None
+            raise TokenError(f"{self._path}: {error.strerror}; write one token per line into it") from None
         if lines is None:
-            raise TokenError(f"{self._path}: larger than 1 MiB; write one token a line")
+            raise TokenError(f"{self._path}: larger than 1 MiB; write one token per line")
         tokens = [line.strip() for line in lines if line.strip() and not line.startswith(b"#")]
         if any(len(token) < _MIN_BYTES for token in tokens):
             raise TokenError(
@@ -71,14 +66,14 @@ class Tokens:
         self._digests = [hashlib.sha256(token).digest() for token in tokens]
 
     def holder(self, token: bytes) -> str:
-        """A name for whoever shows a token, "" for one that is not in the file. Takes as long for any token."""
+        """Return a name for the token's holder, "" if it is not in the file. Takes constant time."""
         self._refresh()
-        given = hashlib.sha256(token).digest()
-        found = [digest for digest in self._digests if hmac.compare_digest(digest, given)]
-        return f"token {found[0][:4].hex()}" if found else ""
+        sent = hashlib.sha256(token).digest()
+        matching = [digest for digest in self._digests if hmac.compare_digest(digest, sent)]
+        return f"token {matching[0][:4].hex()}" if matching else ""
 
     def _refresh(self) -> None:
-        """Look whether the file has changed: links are followed, as Kubernetes replaces a mounted Secret."""
+        """Load the file if it has changed. Follows symlinks, by which Kubernetes updates a mounted Secret."""
         try:
             state = self._path.stat()
             if self._stamp == (state.st_mtime_ns, state.st_ino, state.st_size):
@@ -95,27 +90,27 @@ class Tokens:
 
 _MAX_CLIENTS: Final = 1024
 _BURST: Final = 200
-"""Calls that a client may make at once before the limit of access.calls_per_s applies."""
+"""Calls that a client may make in a burst beyond access.calls_per_s."""
 _AT_ONCE: Final = 32
-"""Calls of a client under way at a time, open streams among them."""
+"""Concurrent calls of a client, open streams included."""
 MAX_BODY_MIB: Final = 16
-"""Of a question, in MiB."""
+"""Largest request body, in MiB."""
 
 
 class Rates:
-    """A token bucket for each client; of those that have not called for longest nothing is kept."""
+    """A token bucket for each client; the least recent clients are forgotten."""
 
     def __init__(self, *, per_s: float, burst: int, at_once: int, clock: Callable[[], float]) -> None:
-        """`per_s` 0: no limit but that of calls at once."""
+        """With `per_s` 0 only concurrent calls are limited."""
         self._per_s = per_s
         self._burst = burst
         self._at_once = at_once
         self._clock = clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # calls left, when that was
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # calls left, and when
         self._under_way: Counter[str] = Counter()
 
     def wait_s(self, client: str) -> float:
-        """Take one call out of a client's bucket: 0 when there was one, else the seconds until there is."""
+        """Take a call from a client's bucket; returns 0, or the seconds until one is available."""
         if not self._per_s:
             return 0.0
         now = self._clock()
@@ -129,7 +124,7 @@ class Rates:
         return 0.0 if taken else (1 - left) / self._per_s
 
     def begin(self, client: str) -> bool:
-        """Count a call that begins, unless the client has too many under way."""
+        """Count a call that begins; False if the client has too many concurrent calls."""
         if self._under_way[client] >= self._at_once:
             return False
         self._under_way[client] += 1
@@ -143,7 +138,7 @@ class Rates:
 
     @property
     def num_clients(self) -> int:
-        """How many clients something is kept of."""
+        """Number of clients in memory."""
         return len(self._buckets.keys() | self._under_way.keys())
 
 
@@ -154,43 +149,43 @@ PROBES: Final = frozenset({"/healthz", "/readyz", "/syncz"})
 METRICS: Final = "/metrics"
 _PAGE_FILES: Final = "/page/"
 _FILES_A_CALL: Final = 10
-"""A page is some forty files; one that is refused leaves it blank."""
+"""The page has about forty files, and is blank if one is refused."""
 _PAGES: Final = frozenset({"/", "/docs"})
-"""To which pages of other sites may lead: a browser shows them, and tells the other site nothing."""
+"""Other sites may link to these: the browser shows them and reveals nothing to the other site."""
 OPERATOR: Final = "kerf.operator"
-"""Key of a scope: whether an operator calls."""
+"""Scope key: whether the caller is an operator."""
 _CLIENTS_OF_A_NETWORK: Final = 64
-"""Bits of an IPv6 address by which clients are told apart: one machine may have all addresses of such a network."""
-_ANSWER_HEADERS: Final = [
+"""Prefix length of IPv6 clients: one machine may have all addresses of such a network."""
+_RESPONSE_HEADERS: Final = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
 ]
 _CHALLENGES: Final = (
     (b"www-authenticate", b'Bearer realm="Kerf"'),
-    (b"www-authenticate", b'Basic realm="Kerf: any user name, a token as password"'),  # what browsers ask for
+    (b"www-authenticate", b'Basic realm="Kerf: any user name, a token as password"'),  # for browsers
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that means no, with a sentence that says what to do."""
+    """A refusal, with a sentence that says what to do."""
 
     status: int
     detail: str
     headers: tuple[Header, ...] = ()
 
 
-_NO_OPERATORS: Final = Refusal(403, "nobody may have pods moved here: setting access.apply_token_file")
+_NO_OPERATORS: Final = Refusal(403, "moving pods is disabled: set access.apply_token_file")
 _NO_OPERATOR: Final = Refusal(
     401,
-    "for operators: send a token of the file of setting access.apply_token_file, as `Authorization: Bearer TOKEN`",
+    "for operators: send a token from access.apply_token_file as `Authorization: Bearer TOKEN`",
     _CHALLENGES[:1],
 )
 
 
 class Guard:
-    """ASGI middleware around everything that people call."""
+    """ASGI middleware that checks callers and limits their rates."""
 
     def __init__(
         self,
@@ -202,7 +197,7 @@ class Guard:
         burst: int = _BURST,
         at_once: int = _AT_ONCE,
     ) -> None:
-        """`operated` are paths that change something: for operators alone, wherever they are."""
+        """`operated` are the paths for operators only."""
         self._app, self._operated = app, operated
         self._open_to_all = settings.open_to is OpenTo.ALL
         self._hosts = frozenset(settings.hosts)
@@ -218,20 +213,20 @@ class Guard:
         if scope["type"] != "http" or scope["path"] in self._open:
             await self._app(scope, receive, send)
             return
-        client, refusal = self._judged(scope)
-        of_page = refusal is None and scope["path"].startswith(_PAGE_FILES)  # guesses of tokens are not
-        rates = self._file_rates if of_page else self._rates
+        client, refusal = self._check(scope)
+        is_page_file = refusal is None and scope["path"].startswith(_PAGE_FILES)  # token guesses count as calls
+        rates = self._file_rates if is_page_file else self._rates
         if wait_s := rates.wait_s(client):
             refusal = too_many("setting access.calls_per_s", wait_s)
         elif refusal is None and not self._rates.begin(client):
-            refusal = too_many(f"{self._at_once} at once", 1.0)
+            refusal = too_many(f"{self._at_once} concurrent calls", 1.0)
         if refusal is not None:
             await refuse(refusal, send)
             return
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_ANSWER_HEADERS]
+                message["headers"] = [*message["headers"], *_RESPONSE_HEADERS]
             await send(message)
 
         try:
@@ -239,15 +234,15 @@ class Guard:
         finally:
             self._rates.end(client)
 
-    def _judged(self, scope: Scope) -> tuple[str, Refusal | None]:
-        """By which name a client's calls are counted, and why it is refused."""
+    def _check(self, scope: Scope) -> tuple[str, Refusal | None]:
+        """Return the client's name for rate limits, and the refusal, if any."""
         address = _address(scope)
-        client = _network(address)
+        client = _client_network(address)
         headers = dict(scope["headers"])
         if operator := self._operator(headers):
             scope[OPERATOR] = True
             return operator, None
-        if refusal := _of_another_site(scope["path"], headers):
+        if refusal := _refuse_cross_site(scope["path"], headers):
             return f"{client}, pages of other sites", refusal
         if scope["path"] in self._operated:
             return client, _NO_OPERATORS if self._operators is None else _NO_OPERATOR
@@ -255,15 +250,15 @@ class Guard:
             return client, None
         if self._tokens is not None and (token := _token(headers.get(b"authorization", b""))):
             holder = self._tokens.holder(token)
-            unknown = Refusal(401, "this token is not in the file of setting access.token_file", _CHALLENGES)
+            unknown = Refusal(401, "this token is not in access.token_file", _CHALLENGES)
             return holder or client, None if holder else unknown
         if scope.get("state", {}).get(CLIENT_CERTIFICATE):
             return client, None
         if address is not None and address.is_loopback:
-            refusal = _foreign(headers, self._hosts)
+            refusal = _refuse_rebound(headers, self._hosts)
             return f"{client}, pages of other sites" if refusal else client, refusal
         if self._tokens is not None:
-            detail = "send a token, as `Authorization: Bearer TOKEN` or as the password of any user"
+            detail = "send a token as `Authorization: Bearer TOKEN`, or as a password with any user name"
             return client, Refusal(401, detail, _CHALLENGES)
         return client, Refusal(
             403,
@@ -272,7 +267,7 @@ class Guard:
         )
 
     def _operator(self, headers: dict[bytes, bytes]) -> str:
-        """The name of the operator who calls, "" for anybody else. What a browser sends by itself makes nobody one."""
+        """Return the operator's name, "" for others. Needs a bearer token: browsers send passwords by themselves."""
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         return (
             self._operators.holder(token.strip()) if self._operators is not None and scheme.lower() == b"bearer" else ""
@@ -280,40 +275,40 @@ class Guard:
 
 
 def foreign_page(scope: Scope, hosts: Collection[str]) -> Refusal | None:
-    """Why a call of a verb is refused: a browser makes it, for a page that is not Kerf's own."""
+    """Refuse a call of a verb that a browser makes for another site's page."""
     headers = dict(scope["headers"])
-    if refusal := _of_another_site(scope["path"], headers):
+    if refusal := _refuse_cross_site(scope["path"], headers):
         return refusal
-    # Browsers send an origin with every POST, kube-scheduler never does.
-    return _foreign(headers, hosts) if b"origin" in headers else None
+    # Browsers send an origin with every POST; kube-scheduler never does.
+    return _refuse_rebound(headers, hosts) if b"origin" in headers else None
 
 
-def _of_another_site(path: str, headers: dict[bytes, bytes]) -> Refusal | None:
-    """Why what a browser asks is refused, by what it says itself of who wants it: images and scripts have no origin."""
+def _refuse_cross_site(path: str, headers: dict[bytes, bytes]) -> Refusal | None:
+    """Refuse other sites' requests by Sec-Fetch headers; those for images and scripts have no origin."""
     site = headers.get(b"sec-fetch-site", b"none")
-    if site in (b"none", b"same-origin"):  # typed, a bookmark, or Kerf's own page
+    if site in (b"none", b"same-origin"):  # typed, bookmarked, or from Kerf's page
         return None
     if (
         path in _PAGES
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     ):
-        return None  # a link was followed
-    return Refusal(403, f"asked by a page of another site ({site[:20].decode('latin-1')}): those may not call this")
+        return None  # a link
+    return Refusal(403, f"called by a page of another site ({site[:20].decode('latin-1')}), which is not allowed")
 
 
-def _foreign(headers: dict[bytes, bytes], hosts: Collection[str]) -> Refusal | None:
-    """Why what a browser on this machine asks may be another site's wish.
+def _refuse_rebound(headers: dict[bytes, bytes], hosts: Collection[str]) -> Refusal | None:
+    """Refuse requests of other sites through a browser on this machine, by their host or origin.
 
-    A site may have its name lead to loopback once its page is loaded: the host is then that name, not ours.
+    DNS rebinding: a site's name may resolve to loopback once its page is loaded. The host is then that name.
     """
     authority = headers.get(b"host", b"localhost")
     host = _host_name(authority)
     if host not in hosts and not _is_local(host):
-        return Refusal(403, f"host {host[:80]!r}: call it localhost or by address, or name it in setting access.hosts")
+        return Refusal(403, f"host {host[:80]!r}: use localhost or an IP address, or add the host to access.hosts")
     origin = headers.get(b"origin")
     if origin is not None and origin.partition(b"//")[2] != authority:
-        return Refusal(403, f"origin {origin[:80].decode('latin-1')!r}: pages of other sites may not call this")
+        return Refusal(403, f"origin {origin[:80].decode('latin-1')!r}: pages of other sites may not call Kerf")
     return None
 
 
@@ -331,18 +326,18 @@ async def refuse(refusal: Refusal, send: Send, key: str = "detail") -> None:
 
 
 def client_of(scope: Scope) -> str:
-    """By which name an address's calls are counted."""
-    return _network(_address(scope))
+    """Return the client's name for rate limits."""
+    return _client_network(_address(scope))
 
 
 def too_many(limit: str, wait_s: float) -> Refusal:
-    """An answer to who calls too often; `limit` names what is exceeded."""
+    """Return a 429 refusal; `limit` names the exceeded limit."""
     wait = math.ceil(wait_s)
     return Refusal(429, f"too many requests: try again in {wait} s ({limit})", ((b"retry-after", b"%d" % wait),))
 
 
 def _address(scope: Scope) -> _Address | None:
-    """The client's address; IPv4 addresses that came by an IPv6 socket are IPv4 again."""
+    """Return the client's address; IPv4-mapped IPv6 addresses become IPv4."""
     try:
         address = ipaddress.ip_address(scope["client"][0])
     except (TypeError, ValueError):
@@ -350,14 +345,14 @@ def _address(scope: Scope) -> _Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _network(address: _Address | None) -> str:
+def _client_network(address: _Address | None) -> str:
     if isinstance(address, ipaddress.IPv6Address) and not address.is_loopback:
         return str(ipaddress.ip_network((address.packed, _CLIENTS_OF_A_NETWORK), strict=False))
     return str(address)
 
 
 def _token(authorization: bytes) -> bytes:
-    """The token in a header: of a bearer, or the password of basic authentication."""
+    """Return the bearer token, or the password of basic authentication."""
     scheme, _, value = authorization.partition(b" ")
     match scheme.lower():
         case b"bearer":
@@ -378,8 +373,8 @@ def _host_name(authority: bytes) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Whether no name server has a say in where a name leads."""
-    if host == "localhost":  # and not its subdomains: each is a site, of as many connections as a browser likes
+    """Whether a host needs no DNS: `localhost` or an IP address."""
+    if host == "localhost":  # not its subdomains: each is a site with its own limit of connections
         return True
     try:
         ipaddress.ip_address(host)

@@ -1,4 +1,4 @@
-"""TLS of the server: the certificates that the files hold now, looked at again for every new connection."""
+"""TLS of the server; changed certificate files are loaded at the next connection."""
 
 import logging
 import ssl
@@ -11,34 +11,34 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateError(Exception):
-    """Files that no TLS server can be made of."""
+    """The certificate files can't be used for a TLS server."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """Where the server's certificate and key are, and the CA that clients' certificates have to be from (or none)."""
+    """Paths of the server's certificate, its key, and optionally the CA of client certificates."""
 
     certificate: Path
     key: Path
     client_ca: Path | None
 
     def stamp(self) -> _Stamp:
-        """Changes when a file does: links are followed, as Kubernetes replaces a mounted Secret. Raises OSError."""
+        """Changes when a file does. Follows symlinks, by which Kubernetes updates a mounted Secret. Raises OSError."""
         states = [path.stat() for path in self._paths()]
         return tuple((state.st_mtime_ns, state.st_ino, state.st_size) for state in states)
 
     def load(self) -> ssl.SSLContext:
-        """A server's context. Raises CertificateError."""
+        """Return a server's TLS context. Raises CertificateError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A resumed session would be trusted by what was trusted when it began.
+        # A resumed session would keep the trust of the time it began.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
         try:
             context.load_cert_chain(self.certificate, self.key)
             if self.client_ca:
                 context.load_verify_locations(self.client_ca)
-                # Optional here, since probes have no certificate: the verbs insist on one.
+                # Optional, since probes have no certificate; the verbs require one.
                 context.verify_mode = ssl.CERT_OPTIONAL
         except (OSError, ValueError) as error:
             raise CertificateError(f"{', '.join(map(str, self._paths()))}: {error}") from error
@@ -49,7 +49,7 @@ class CertificateFiles:
 
 
 class Certificates:
-    """The context for new connections. Files that can't be used, such as half-written ones, change nothing."""
+    """The TLS context for new connections; unusable files, such as half-written ones, are ignored."""
 
     def __init__(self, files: CertificateFiles) -> None:
         self._files = files
@@ -57,7 +57,7 @@ class Certificates:
         self._context: ssl.SSLContext | None = None
 
     def listen(self) -> ssl.SSLContext:
-        """A context for the listener: each handshake goes on with the newest one. Raises CertificateError."""
+        """Return a context for the listener, whose handshakes use the newest certificates. Raises CertificateError."""
         self._refresh()
         listener = self._files.load()
 
@@ -69,7 +69,7 @@ class Certificates:
             if self._context is not None:
                 connection.context = self._context
 
-        listener.sni_callback = newest  # called for clients that name no server, too
+        listener.sni_callback = newest  # also called without SNI
         return listener
 
     def _refresh(self) -> None:

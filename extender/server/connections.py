@@ -1,21 +1,16 @@
-"""HTTP connections: how many there may be, what comes in and goes out in time, and the sockets on which Kerf listens.
+"""Limits of HTTP connections and request bodies, timeouts, and the listening sockets.
 
-How much of bodies may be on its way in is bounded: what is half read takes memory for as long as its caller likes.
-Verbs of addresses that have called some before share one pool of bytes, all else another: neither takes the other's.
-Where a pool is full, or an address has more than its part of it, the bodies that have been idle longest are cut off:
-who sends a list in earnest goes on sending, who only holds what he can does not, and a few bytes now and then do not
-count as sending. Bodies that have come in whole, until they are answered, and those of callers with a certificate
-count, but are never cut off.
+Request bodies in memory are bounded, since a client may send one slowly. Verbs from addresses that have called verbs
+before share one pool of bytes, everything else another. If a pool is full, or an address exceeds its share, the bodies
+idle longest are aborted; a few bytes now and then count as idle. Complete bodies being answered, and those of callers
+with a certificate, count but are never aborted.
 
-Nobody is locked out by others: where there are too many connections, one that waits for the rest of a request, or for
-a next one, makes room, of the address that has most. Those that have called kube-scheduler's verbs go last, and those
-with a certificate never do.
+No client can lock out others: above the limit of connections, one that is waiting for a request is closed, of the
+address with the most. Those that have called kube-scheduler's verbs go last, those with a certificate never.
 
-TLS connections that are counted, and closed in time, from when they are made: before their handshake too.
-
-A server of asyncio's own tells of a connection once its handshake is done, and waits a minute for it: whoever opens
-connections and says nothing would have as many as the process may have files. So the server listens without TLS, and
-each connection's socket goes on to a transport with TLS before anything is read from it.
+TLS connections count, and time out, from before their handshake. asyncio's own server reports a connection after its
+handshake and waits a minute for that: silent clients could exhaust the process's files. So the server listens without
+TLS, and moves each socket to a TLS transport before reading from it.
 """
 
 import asyncio
@@ -33,158 +28,158 @@ from typing import Any, Final, Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _SMALL_BYTES: Final = 1 << 16
-"""Nothing is to be had from cutting those off: as many may wait in a connection's buffers. Fewer are still idleness."""
+"""Bodies up to this size are not aborted, since buffers hold as much. Growing by less counts as idle."""
 _EACH_FRAC: Final = 0.75
-"""Of a pool, for one address."""
+"""Share of a pool for one address."""
 _ROOM_FRAC: Final = 0.9
-"""How full a pool is left by making room: not every piece that comes is to look at all bodies."""
+"""Fill level after making room, so that not every chunk scans all bodies."""
 _MAX_KNOWN: Final = 1024
 
 
 class Sender(Protocol):
-    """A connection, as far as it matters here."""
+    """A connection that sends a body."""
 
     address: str
     certified: bool
 
     @property
     def answering(self) -> bool:
-        """Whether its body has come in whole."""
+        """Whether the body is complete."""
 
-    def leave(self) -> None:
-        """Cut it off."""
+    def abort(self) -> None:
+        """Abort the connection."""
 
 
 @dataclass(slots=True)
 class _Body:
     known: bool
     num_bytes: int = 0
-    at: float = 0.0
-    """When it had last grown by `_SMALL_BYTES`: idle since then."""
-    had: int = 0
-    """Its bytes by then."""
+    idle_since: float = 0.0
+    """Time at which it had last grown by `_SMALL_BYTES`."""
+    bytes_then: int = 0
+    """Its size at that time."""
 
     def take(self, num_bytes: int, now: float) -> None:
-        """A piece has come."""
+        """Count a received chunk."""
         self.num_bytes += num_bytes
-        if self.num_bytes - self.had >= _SMALL_BYTES or not self.had:
-            self.at, self.had = now, self.num_bytes
+        if self.num_bytes - self.bytes_then >= _SMALL_BYTES or not self.bytes_then:
+            self.idle_since, self.bytes_then = now, self.num_bytes
 
 
 class Bodies:
-    """The bodies of one server's requests."""
+    """The request bodies of one server."""
 
     def __init__(self, pool_bytes: int) -> None:
-        """`pool_bytes` is the most of each of the two pools."""
+        """`pool_bytes` is the size of each of the two pools."""
         self._pool_bytes = pool_bytes
         self._bodies: dict[Sender, _Body] = {}
         self._in_pool = {True: 0, False: 0}
-        self._of_address: Counter[tuple[str, bool]] = Counter()
-        self._known: OrderedDict[str, None] = OrderedDict()  # addresses, the one that called last at the end
-        self.num_cut_off = 0
+        self._bytes_of: Counter[tuple[str, bool]] = Counter()
+        self._known: OrderedDict[str, None] = OrderedDict()  # addresses, least recent first
+        self.num_aborted = 0
 
     @property
     def num_bytes(self) -> int:
-        """What is on its way, or being answered."""
+        """Bytes being received or answered."""
         return sum(self._in_pool.values())
 
-    def knows(self, address: str) -> None:
-        """An address has called a verb of kube-scheduler."""
+    def add_caller(self, address: str) -> None:
+        """Record that an address has called one of kube-scheduler's verbs."""
         self._known[address] = None
         self._known.move_to_end(address)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
 
-    def came(self, sender: Sender, num_bytes: int, now: float, *, of_verb: bool) -> None:
-        """A piece of a body has come in; cuts off others, or its sender, where that is too much."""
+    def add_chunk(self, sender: Sender, num_bytes: int, now: float, *, of_verb: bool) -> None:
+        """Count a chunk of a body; if that is too much, abort other bodies or this one."""
         body = self._bodies.get(sender)
         if body is None:
             known = of_verb and (sender.certified or sender.address in self._known)
             body = self._bodies[sender] = _Body(known)
         body.take(num_bytes, now)
         self._in_pool[body.known] += num_bytes
-        self._of_address[sender.address, body.known] += num_bytes
-        if self._of_address[sender.address, body.known] > _EACH_FRAC * self._pool_bytes:
-            of_address = [one for one in self._bodies if one.address == sender.address]
-            self._make_room(of_address, known=body.known, most_bytes=_EACH_FRAC * self._pool_bytes)
+        self._bytes_of[sender.address, body.known] += num_bytes
+        if self._bytes_of[sender.address, body.known] > _EACH_FRAC * self._pool_bytes:
+            same_address = [one for one in self._bodies if one.address == sender.address]
+            self._make_room(same_address, known=body.known, most_bytes=_EACH_FRAC * self._pool_bytes)
         if self._in_pool[body.known] > self._pool_bytes:
             self._make_room(self._bodies, known=body.known, most_bytes=self._pool_bytes)
 
-    def ended(self, sender: Sender) -> None:
-        """A body has been answered, or its connection has ended."""
+    def remove(self, sender: Sender) -> None:
+        """Forget a body that has been answered or whose connection has ended."""
         body = self._bodies.pop(sender, None)
         if body is None:
             return
         self._in_pool[body.known] -= body.num_bytes
-        self._of_address[sender.address, body.known] -= body.num_bytes
-        if not self._of_address[sender.address, body.known]:
-            del self._of_address[sender.address, body.known]
+        self._bytes_of[sender.address, body.known] -= body.num_bytes
+        if not self._bytes_of[sender.address, body.known]:
+            del self._bytes_of[sender.address, body.known]
 
     def _make_room(self, among: Iterable[Sender], *, known: bool, most_bytes: float) -> None:
-        """Cut off the bodies of a pool that have been idle longest, until it is no more than `_ROOM_FRAC` full."""
+        """Abort the bodies of a pool that have been idle longest, until it is at most `_ROOM_FRAC` full."""
         bodies = {one: self._bodies[one] for one in among if self._bodies[one].known is known}
         left = sum(body.num_bytes for body in bodies.values())
-        half_read = [
+        incomplete = [
             one
             for one, body in bodies.items()
             if not one.certified and not one.answering and body.num_bytes > _SMALL_BYTES
         ]
-        for one in sorted(half_read, key=lambda one: bodies[one].at):
+        for one in sorted(incomplete, key=lambda one: bodies[one].idle_since):
             if left <= _ROOM_FRAC * most_bytes:
                 return
             left -= bodies[one].num_bytes
-            self.ended(one)
-            self.num_cut_off += 1
-            one.leave()
+            self.remove(one)
+            self.num_aborted += 1
+            one.abort()
 
 
 DEFAULT_BODY_BYTES: Final = 128 << 20
 
 
 class Connection(Protocol):
-    """One of a client's."""
+    """A client's connection."""
 
     address: str
     certified: bool
-    """Whether it came with a certificate that was verified."""
+    """Whether the client has a verified certificate."""
     scheduling: bool
-    """Whether a verb of kube-scheduler was called on it."""
+    """Whether one of kube-scheduler's verbs was called on it."""
     since: float
-    """Monotonic time at which it was made, or its last request came in whole."""
+    """Monotonic time at which it was opened, or its last request was complete."""
 
     @property
     def answering(self) -> bool:
-        """Whether a request of it has come in whole, and is being answered."""
+        """Whether a complete request is being answered."""
 
-    def leave(self) -> None:
-        """Close it."""
+    def abort(self) -> None:
+        """Abort the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a client may take."""
+    """Limits of clients."""
 
     request_s: float = 10.0
     answer_s: float = 30.0
-    """Within which a client takes what is written, but for what sockets buffer."""
+    """Time for a client to read a response, except for what sockets buffer."""
     connections: int = 1024
     connections_each: int = 256
-    """From one address."""
+    """Per address."""
     body_bytes: int = DEFAULT_BODY_BYTES
-    """Of bodies on their way, in each pool (`Bodies`)."""
+    """Size of each pool of `Bodies`."""
     verbs_by_certificate: bool = False
-    """Whether verbs are answered to those with a certificate alone: then to call one without gains nothing."""
+    """Whether verbs require a certificate, so that calling one without gives no priority."""
 
 
 @dataclass
-class Doors:
-    """The connections that are open."""
+class OpenConnections:
+    """The open connections."""
 
     limits: Limits = field(default_factory=Limits)
     _open: set[Connection] = field(default_factory=set)
     _num_of: Counter[str] = field(default_factory=Counter)
-    num_turned_out: int = 0
-    """Connections closed for others."""
+    num_evicted: int = 0
+    """Connections closed to make room for others."""
     bodies: Bodies = field(init=False)
 
     def __post_init__(self) -> None:
@@ -192,11 +187,11 @@ class Doors:
 
     @property
     def num_open(self) -> int:
-        """How many there are."""
+        """Number of open connections."""
         return len(self._open)
 
-    def enter(self, connection: Connection) -> None:
-        """A connection was made."""
+    def add(self, connection: Connection) -> None:
+        """Add a connection; above a limit, close one."""
         self._open.add(connection)
         self._num_of[connection.address] += 1
         if self._num_of[connection.address] > self.limits.connections_each:
@@ -204,8 +199,8 @@ class Doors:
         elif len(self._open) > self.limits.connections:
             self._make_room(connection, self._open)
 
-    def leave(self, connection: Connection) -> None:
-        """A connection has ended."""
+    def remove(self, connection: Connection) -> None:
+        """Remove a connection that has ended."""
         if connection in self._open:
             self._open.discard(connection)
             self._num_of[connection.address] -= 1
@@ -213,42 +208,43 @@ class Doors:
                 del self._num_of[connection.address]
 
     def _make_room(self, new: Connection, among: Iterable[Connection]) -> None:
-        """Close the one that is missed least; the new one where all are at work."""
+        """Close the least important waiting connection, or the new one if none is waiting."""
         waiting = [one for one in among if one is not new and not one.certified and not one.answering]
-        least = min(waiting, key=lambda one: (one.scheduling, -self._num_of[one.address], one.since), default=new)
-        self.leave(least)
-        self.num_turned_out += 1
-        least.leave()
+        evicted = min(waiting, key=lambda one: (one.scheduling, -self._num_of[one.address], one.since), default=new)
+        self.remove(evicted)
+        self.num_evicted += 1
+        evicted.abort()
 
 
 CLIENT_CERTIFICATE = "client_certificate"
-"""In the state of a request that came with a certificate which the TLS context has verified."""
+"""Key in the state of requests with a verified client certificate."""
 
 
 _VERBS = frozenset({b"/filter", b"/prioritize", b"/preempt", b"/bind", b"/others/filter", b"/others/prioritize"})
-_quiet = logging.getLogger("uvicorn.error.connections")
-_quiet.setLevel(logging.ERROR)  # uvicorn warns of each request that is none: whoever reaches a port would fill the log
+_quiet_logger = logging.getLogger("uvicorn.error.connections")
+_quiet_logger.setLevel(logging.ERROR)  # uvicorn warns of each invalid request: any client could fill the log
 _MAX_HEAD_BYTES = 1 << 16
 _MAX_AHEAD = 16
-"""Requests that a client may send before earlier ones are answered. No caller of Kerf's sends any, and uvicorn, which
-reads on whenever one is answered, would keep them all."""
+"""Most pipelined requests. Kerf's callers use no pipelining, and uvicorn would buffer them all."""
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1, with an end for whoever is slow."""
+    """uvicorn's HTTP/1.1 protocol with timeouts for slow clients."""
 
-    def __init__(self, *args: Any, doors: Doors | None = None, **named: Any) -> None:
+    def __init__(self, *args: Any, opened: OpenConnections | None = None, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.logger = _quiet
-        self._doors = doors or Doors()
+        self.logger = _quiet_logger
+        self._opened = opened or OpenConnections()
         self.address, self.certified, self.scheduling, self.since = "", False, False, 0.0
-        self._coming_in: asyncio.TimerHandle | None = None
-        self._not_taken: asyncio.TimerHandle | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self.receiving = False
+        """Whether a part of a request has come."""
 
     @property
     def answering(self) -> bool:
-        """Whether a request has come in whole, and is being answered."""
+        """Whether a complete request is being answered."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is not None and not cycle.more_body and not cycle.response_complete
 
@@ -259,129 +255,146 @@ class TimedProtocol(HttpToolsProtocol):
             self.certified = True
         super().connection_made(transport)
         self.address, self.since = self.client[0] if self.client else "", self.loop.time()
-        self._begin()
-        self._doors.enter(self)
+        self._start_request_timer()
+        self._opened.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
-        self._taken()
-        self._doors.leave(self)
-        self._doors.bodies.ended(self)
+        self._stop_request_timer()
+        self._stop_write_timer()
+        self._opened.remove(self)
+        self._opened.bodies.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._coming_in is None:
-            self._begin()
+        self.receiving = True
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > _MAX_HEAD_BYTES:
-            self.leave()
+            self.abort()
+        elif self.receiving and self._request_timer is None:  # mostly a request comes at once, and needs none
+            self._start_request_timer()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._coming_in is None:
-            self._begin()
+        self.receiving = True
+
+    def head_complete(self) -> None:
+        """Stop counting the head; the body's size is limited by its endpoint."""
+        self._head_bytes = -(1 << 62)
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = -(1 << 62)  # what follows is the body, whose endpoint knows how large it may be
+        self.head_complete()
         super().on_headers_complete()
         if len(self.pipeline) > _MAX_AHEAD:
-            self.leave()
+            self.abort()
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        if not self.cycle.response_complete:  # what comes after an answer is not kept
-            of_verb = self.scope["raw_path"] in _VERBS
-            self._doors.bodies.came(self, len(body), self.loop.time(), of_verb=of_verb)
+        if not self.cycle.response_complete:  # data after the response is dropped
+            self.count_body(len(body))
+
+    def count_body(self, num_bytes: int) -> None:
+        """Count a chunk of the body, which may abort this connection or others."""
+        of_verb = self.scope["raw_path"] in _VERBS
+        self._opened.bodies.add_chunk(self, num_bytes, self.loop.time(), of_verb=of_verb)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._end()
-        self._head_bytes, self.since = 0, self.loop.time()
-        if self.scope["raw_path"] in _VERBS and not self._doors.limits.verbs_by_certificate:
+        self.receiving = False
+        self._head_bytes = 0
+        if self.scope["raw_path"] in _VERBS and not self._opened.limits.verbs_by_certificate:
             self.scheduling = True
-            self._doors.bodies.knows(self.address)
+        self.request_complete()
+
+    def request_complete(self) -> None:
+        """Stop the time of the request, and note its caller."""
+        self._stop_request_timer()
+        self.since = self.loop.time()
+        if self.scheduling:
+            self._opened.bodies.add_caller(self.address)
 
     def on_response_complete(self) -> None:
-        self._doors.bodies.ended(self)
+        self._opened.bodies.remove(self)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._not_taken = self.loop.call_later(self._doors.limits.answer_s, self.leave)
+        self._write_timer = self.loop.call_later(self._opened.limits.answer_s, self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._taken()
+        self._stop_write_timer()
 
-    def leave(self) -> None:
-        """End the connection at once: to close it would wait until the client has taken what is written."""
+    def abort(self) -> None:
+        """Abort the connection; closing would wait for the client to read what is written."""
         self.transport.abort()
 
-    def _taken(self) -> None:
-        if self._not_taken is not None:
-            self._not_taken.cancel()
-            self._not_taken = None
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    def _begin(self) -> None:
-        self._coming_in = self.loop.call_later(self._doors.limits.request_s, self.leave)
+    def _start_request_timer(self) -> None:
+        self._request_timer = self.loop.call_later(self._opened.limits.request_s, self.abort)
 
-    def _end(self) -> None:
-        if self._coming_in is not None:
-            self._coming_in.cancel()
-            self._coming_in = None
+    def _stop_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
 
 
 class Accepted(asyncio.Protocol):
-    """A connection that TLS has yet to begin on."""
+    """An accepted connection before its TLS handshake."""
 
-    def __init__(self, protocol: TimedProtocol, context: ssl.SSLContext, doors: Doors) -> None:
+    def __init__(self, protocol: TimedProtocol, context: ssl.SSLContext, opened: OpenConnections) -> None:
         self._protocol = protocol
         self._context = context
-        self._doors = doors
+        self._opened = opened
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         try:
             connection = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-        except OSError:  # no more files
+        except OSError:  # no file descriptors left
             return
         finally:
-            transport.abort()  # nothing is read before this returns, and the connection stays open as its copy
+            transport.abort()  # nothing has been read, and the duplicate keeps the connection open
         connection.setblocking(False)
         peer = transport.get_extra_info("peername")
-        _Handshake(self._protocol, self._doors, connection, peer[0] if peer else "").begin(self._context)
+        _Handshake(self._protocol, self._opened, connection, peer[0] if peer else "").begin(self._context)
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection until its handshake is done; from then on it is the protocol's."""
+    """A connection during its TLS handshake; `protocol` takes over afterwards."""
 
     certified, scheduling, answering = False, False, False
 
-    def __init__(self, protocol: TimedProtocol, doors: Doors, connection: socket.socket, address: str) -> None:
+    def __init__(
+        self, protocol: TimedProtocol, opened: OpenConnections, connection: socket.socket, address: str
+    ) -> None:
         self._protocol = protocol
-        self._doors = doors
+        self._opened = opened
         self._connection = connection
         self._task: asyncio.Task[None] | None = None
         self.address, self.since = address, protocol.loop.time()
 
     def begin(self, context: ssl.SSLContext) -> None:
-        """Shake hands, if there is room."""
+        """Start the handshake, if there is room."""
         self._task = self._protocol.loop.create_task(self._run(context), name="TLS handshake")
-        self._doors.enter(self)
+        self._opened.add(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The handshake is done."""
-        self._doors.leave(self)
+        """Called when the handshake is done."""
+        self._opened.remove(self)
         transport.set_protocol(self._protocol)
         self._protocol.connection_made(transport)
 
-    def leave(self) -> None:
-        """End the connection: whatever waits for it reads its end."""
-        with suppress(OSError):  # it has ended
+    def abort(self) -> None:
+        """Shut the connection down."""
+        with suppress(OSError):  # already closed
             self._connection.shutdown(socket.SHUT_RDWR)
 
     async def _run(self, context: ssl.SSLContext) -> None:
-        limits = self._doors.limits
+        limits = self._opened.limits
         try:
             await self._protocol.loop.connect_accepted_socket(
                 lambda: self,
@@ -390,43 +403,43 @@ class _Handshake(asyncio.Protocol):
                 ssl_handshake_timeout=limits.request_s,
                 ssl_shutdown_timeout=limits.answer_s,
             )
-        except OSError:  # of TLS too, and of time: the loop has closed it
+        except OSError:  # includes TLS errors and timeouts; asyncio has closed it
             pass
         finally:
-            self._doors.leave(self)
+            self._opened.remove(self)
 
 
-_ALL: Final = ("", "0.0.0.0", "::")  # noqa: S104 - as asked
-"""Hosts that stand for all interfaces and both families of addresses, as they do for Kubernetes' own servers."""
+_ALL: Final = ("", "0.0.0.0", "::")  # noqa: S104 - as configured
+"""Hosts that mean all interfaces, IPv4 and IPv6, as in Kubernetes' own servers."""
 
 _BACKLOG: Final = 2048
-_NOT_THERE: Final = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT}
-"""Errors of a machine on which a family of addresses is switched off."""
+_NO_SUCH_FAMILY: Final = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT}
+"""Errors on machines without IPv4 or IPv6."""
 
 
 class ListenError(Exception):
-    """A port can't be listened on; says which, and why."""
+    """Listening on a port failed; the message says which and why."""
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets, one for each address that the host stands for, all on the same port; 0 picks a free one.
+    """Return listening sockets, one for each address of the host, all on the same port; 0 picks a free one.
 
-    Of 0.0.0.0 and :: those that the machine has: IPv4, IPv6 or both. Raises ListenError.
+    0.0.0.0 and :: listen on IPv4, IPv6 or both, as the machine has them. Raises ListenError.
     """
     if host in _ALL:
         addresses: list[tuple[int, tuple[Any, ...]]] = [(socket.AF_INET, ("0.0.0.0", 0)), (socket.AF_INET6, ("::", 0))]  # noqa: S104
     else:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as error:
-            raise ListenError(f"{host} is no address of this machine: {error.strerror}") from None
-        addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+            raise ListenError(f"{host} is not an address of this machine: {error.strerror}") from None
+        addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in resolved))
     sockets: list[socket.socket] = []
     for position, (family, address) in enumerate(addresses, 1):
         try:
-            sockets.append(_opened(family, address, port))
+            sockets.append(_listening_socket(family, address, port))
         except OSError as error:
-            if error.errno in _NOT_THERE and (sockets or position < len(addresses)):
+            if error.errno in _NO_SUCH_FAMILY and (sockets or position < len(addresses)):
                 continue
             for one in sockets:
                 one.close()
@@ -440,15 +453,15 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _opened(family: int, address: tuple[Any, ...], port: int) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _listening_socket(family: int, address: tuple[Any, ...], port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
-        made.bind((address[0], port, *address[2:]))
-        made.listen(_BACKLOG)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a separate socket
+        listener.bind((address[0], port, *address[2:]))
+        listener.listen(_BACKLOG)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener

@@ -1,9 +1,7 @@
-"""Running the app: uvicorn with one worker, and a stop that cuts no request off.
+"""Runs the app in uvicorn, with graceful shutdown.
 
-The port that may be reached by everybody: probes and metrics, and nothing else.
-
-Where Kerf listens on loopback for kube-scheduler alone, the kubelet and Prometheus have to reach something. Whoever
-calls it again and again costs next to nothing: so many calls a second of each address, and metrics made once a second.
+A second port serves probes and metrics, for the kubelet and Prometheus, where Kerf listens on loopback for
+kube-scheduler only. Anyone may reach it, so it limits the calls of an address and renders metrics once a second.
 """
 
 import asyncio
@@ -15,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -27,7 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from extender.core.resources.quantities import MIB
 from extender.server.access import MAX_BODY_MIB, METRICS, PROBES, Rates, Refusal, Tokens, client_of, refuse, too_many
 from extender.server.certificates import CertificateFiles, Certificates
-from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Doors, Limits, TimedProtocol, listen
+from extender.server.connections import DEFAULT_BODY_BYTES, Accepted, Limits, OpenConnections, TimedProtocol, listen
+from extender.server.verb_protocol import Verb, VerbProtocol
 from extender.settings.access import OpenTo
 from extender.settings.leader_election import ElectionMode
 from extender.settings.server import ServerSettings
@@ -39,66 +38,66 @@ _CALLS_PER_S: Final = 20.0
 _BURST: Final = 60
 _AT_ONCE: Final = 1 << 30
 _KEPT_S: Final = 1.0
-"""For which metrics are told again as they were."""
-_NOT_HERE: Final = Refusal(404, "this port has /metrics, /healthz, /readyz and /syncz, to be read, and nothing else")
+"""Seconds for which rendered metrics are reused."""
+_NOT_FOUND: Final = Refusal(404, "this port only serves GET of /metrics, /healthz, /readyz and /syncz")
 
 
 class _ReadOnly:
-    """ASGI application: of another one, what probes and Prometheus read."""
+    """ASGI middleware that passes on probes and metrics only."""
 
     def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
         self._rates = Rates(per_s=_CALLS_PER_S, burst=_BURST, at_once=_AT_ONCE, clock=clock)
         self._metrics: list[Message] = []
-        self._made_at = float("-inf")
+        self._rendered_at = float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         if scope["method"] != "GET" or (scope["path"] not in PROBES and scope["path"] != METRICS):
-            await refuse(_NOT_HERE, send)
+            await refuse(_NOT_FOUND, send)
         elif wait_s := self._rates.wait_s(client_of(scope)):
-            await refuse(too_many(f"{_CALLS_PER_S:g} a second of one address", wait_s), send)
+            await refuse(too_many(f"{_CALLS_PER_S:g} a second per address", wait_s), send)
         elif scope["path"] == METRICS:
-            await self._tell_metrics(scope, receive, send)
+            await self._send_metrics(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _tell_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._clock() - self._made_at > _KEPT_S:
-            made: list[Message] = []
+    async def _send_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._clock() - self._rendered_at > _KEPT_S:
+            messages: list[Message] = []
 
             async def keep(message: Message) -> None:
-                made.append(message)
+                messages.append(message)
 
             await self._app(scope, receive, keep)
-            self._metrics, self._made_at = made, self._clock()
+            self._metrics, self._rendered_at = messages, self._clock()
         for message in self._metrics:
             await send(dict(message))
 
 
 _GRACE_S = 30
 _HAND_OVER_S = 1.5
-"""For which a leader that has let go answers still: another one has found that out, and callers have found that one."""
+"""Seconds for which a former leader still serves, until another one leads and callers have found it."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-"""Of glibc's mallopt."""
+"""Parameters of glibc's mallopt."""
 _LARGE_BYTES = 2 * 2**20
-"""More than the arrays of a request on thousands of nodes, less than a page of a list."""
+"""Larger than the arrays of a request on thousands of nodes, smaller than a page of a list."""
 _GC_THRESHOLDS = (50_000, 20, 50)
 _SWITCH_S = 0.001
-"""The loop waits no longer than that for a thread that plans."""
+"""Longest wait of the event loop for a planning thread, in seconds."""
 _READ_ONLY_CONNECTIONS = 64
 _READ_ONLY_CONNECTIONS_EACH = 16
 _READ_ONLY_BODY_BYTES = 4 << 20
 _BODIES = 2
-"""Of the largest that kube-scheduler may send: as many at once, of it, and as many of all others."""
+"""Size of each pool of bodies, in kube-scheduler's largest bodies."""
 _WEBHOOK_BODY_BYTES = 64 << 20
-"""The same of the API server, where nothing else is served: sixteen of its largest, which are smaller."""
+"""Size of the pools if only webhooks are served: sixteen of the API server's largest bodies."""
 
 
-def _keep_what_is_there() -> None:
-    """What start-up has made stays: collections need not walk it again, and are rare enough to hold up no call."""
+def _tune_garbage_collection() -> None:
+    """Exempt start-up objects from garbage collection, and make collections rare enough not to delay calls."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -106,9 +105,9 @@ def _keep_what_is_there() -> None:
 
 
 class _DrainingServer(uvicorn.Server):
-    """On SIGTERM: not ready at once, closed after the drain time, ended when the last request is answered.
+    """A server that drains on SIGTERM: not ready, then closed after `drain_s`, ended after the last response.
 
-    A leader among several replicas lets another lead before it closes, so that there is always somebody who answers.
+    A leader with other replicas releases its lease before it closes, so that some replica always serves.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, settings: ServerSettings) -> None:
@@ -119,23 +118,24 @@ class _DrainingServer(uvicorn.Server):
         self._leaving: asyncio.Task[None] | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        # The app's lifespan is entered here and not by uvicorn, so that what fails in it is raised to the caller.
+        # The app's lifespan is entered here, not by uvicorn, so that its exceptions reach the caller.
         self._loop = asyncio.get_running_loop()
         async with self._app.router.lifespan_context(self._app):
             await self._app.state.service.ready()
             body_bytes = _body_bytes(self._app.state.service.settings)
-            self.config.http = _protocols(self._settings, body_bytes)  # type: ignore[assignment]
+            protocols = _protocols(self._settings, self._app.state.plain_verbs, body_bytes)
+            self.config.http = protocols  # type: ignore[assignment]
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        _keep_what_is_there()
+        _tune_garbage_collection()
         await super().startup(sockets or listen(self._settings.host, self._settings.port))
         self._log_addresses("")
         if self._settings.metrics_port is not None:
             await self._open_read_only(self._settings.metrics_host, self._settings.metrics_port)
 
     async def _open_read_only(self, host: str, port: int) -> None:
-        """Once the other port is open: who is told that all is well may call that one."""
+        """Open the port of probes. The main port is open already: a ready Kerf must accept calls."""
         config = _config(_ReadOnly(self._app), self._settings, http=TimedProtocol)
         config.load()
         limits = Limits(
@@ -144,10 +144,12 @@ class _DrainingServer(uvicorn.Server):
             connections_each=_READ_ONLY_CONNECTIONS_EACH,
             body_bytes=_READ_ONLY_BODY_BYTES,
         )
-        made = partial(TimedProtocol, config=config, server_state=self.server_state, app_state={}, doors=Doors(limits))
+        protocol = partial(
+            TimedProtocol, config=config, server_state=self.server_state, app_state={}, opened=OpenConnections(limits)
+        )
         num_others = len(self.servers)
         for listener in listen(host, port):
-            self.servers.append(await asyncio.get_running_loop().create_server(made, sock=listener))
+            self.servers.append(await asyncio.get_running_loop().create_server(protocol, sock=listener))
         self._log_addresses(" for probes and metrics", num_others)
 
     def _log_addresses(self, what: str, first: int = 0) -> None:
@@ -157,7 +159,7 @@ class _DrainingServer(uvicorn.Server):
                 logger.info("listening on %s port %d%s", host, port, what)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by uvicorn on SIGINT and SIGTERM; a second signal ends at once."""
+        """Called by uvicorn on SIGINT and SIGTERM; a second signal ends the process immediately."""
         service = self._app.state.service
         if service.draining or self._loop is None:
             self.should_exit = self.force_exit = True
@@ -178,9 +180,9 @@ class _DrainingServer(uvicorn.Server):
 
 
 def run(app: FastAPI, settings: Settings) -> None:
-    """Serve until told to stop.
+    """Serve until stopped by a signal.
 
-    Raises CertificateError, TokenError, ListenError, and what the app's lifespan raises, as CredentialsError.
+    Raises CertificateError, TokenError, ListenError, and errors of the app's lifespan such as CredentialsError.
     """
     _return_memory()
     for tokens in (settings.access.token_file, settings.access.apply_token_file):
@@ -192,7 +194,7 @@ def run(app: FastAPI, settings: Settings) -> None:
     _DrainingServer(_config(app, server), app, server).run()
 
 
-def _config(app: Any, settings: ServerSettings, **more: Any) -> uvicorn.Config:
+def _config(app: Any, settings: ServerSettings, **options: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
@@ -204,12 +206,12 @@ def _config(app: Any, settings: ServerSettings, **more: Any) -> uvicorn.Config:
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=_GRACE_S,
         server_header=False,
-        **more,
+        **options,
     )
 
 
 def _return_memory() -> None:
-    """Have what is freed go back to the system: glibc keeps a heap for each thread, and what a large list once took."""
+    """Make glibc return freed memory, which it otherwise keeps in per-thread arenas and after large lists."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library
@@ -218,9 +220,14 @@ def _return_memory() -> None:
         mallopt(parameter, value)
 
 
-def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -> Callable[..., asyncio.Protocol]:
-    """What makes the protocol of a new connection; `body_bytes` as of Limits. Raises CertificateError."""
-    doors = Doors(
+def _protocols(
+    settings: ServerSettings, verbs: Mapping[bytes, Verb], body_bytes: int = DEFAULT_BODY_BYTES
+) -> Callable[..., asyncio.Protocol]:
+    """Return the protocol factory of new connections.
+
+    `verbs` as in VerbProtocol, `body_bytes` as in Limits. Raises CertificateError.
+    """
+    opened = OpenConnections(
         Limits(
             request_s=settings.request_s,
             connections=settings.max_connections,
@@ -230,23 +237,23 @@ def _protocols(settings: ServerSettings, body_bytes: int = DEFAULT_BODY_BYTES) -
         )
     )
     if settings.tls_cert_file is None or settings.tls_key_file is None:
-        return partial(TimedProtocol, doors=doors)
+        return partial(VerbProtocol, opened=opened, verbs=verbs)
     files = CertificateFiles(
         certificate=settings.tls_cert_file, key=settings.tls_key_file, client_ca=settings.tls_client_ca_file
     )
     context = Certificates(files).listen()
-    return lambda **named: Accepted(TimedProtocol(**named, doors=doors), context, doors)
+    return lambda **options: Accepted(VerbProtocol(**options, opened=opened, verbs=verbs), context, opened)
 
 
 def _body_bytes(settings: Settings) -> int:
-    """Most bytes of bodies on their way, as of Limits."""
+    """Return `Limits.body_bytes`."""
     if alone(settings) is not None:
         return _WEBHOOK_BODY_BYTES
     return _BODIES * max(settings.server.max_body_mib, MAX_BODY_MIB) * MIB
 
 
 def _risks(settings: Settings) -> list[str]:
-    """What an administrator may not have meant, in words."""
+    """Return warnings about insecure settings."""
     if _is_loopback(settings.server.host):
         return []
     risks: list[str] = []

@@ -1,5 +1,4 @@
-"""For how long a certificate is good, and whether it should have been renewed by now: apart from `certificates`, which
-needs no library of 10 MB."""
+"""Validity of certificates; apart from `certificates`, which does without the 10 MB library."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,34 +8,34 @@ from cryptography import x509
 
 _SOON_S: Final = 14 * 86400.0
 _SOON_FRAC: Final = 0.25
-"""What is left of a certificate that should have been renewed: Kerf makes another with a third left, as cert-manager
-does. The alert KerfCertificateEnds has the same bounds."""
+"""A certificate with less time left should have been renewed: Kerf, as cert-manager, renews with a third left.
+The alert KerfCertificateEnds has the same bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Of one certificate."""
+    """The validity of one certificate."""
 
     begins: datetime
     ends: datetime
 
     @classmethod
     def of(cls, pem: bytes) -> Self:
-        """Of the first certificate of a file. Raises ValueError."""
+        """Return the validity of the first certificate in a PEM file. Raises ValueError."""
         certificate = x509.load_pem_x509_certificate(pem)
         return cls(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
 
     @property
     def valid_s(self) -> float:
-        """All of its time, in seconds."""
+        """Total validity, in seconds."""
         return (self.ends - self.begins).total_seconds()
 
     def left_s(self, now: datetime) -> float:
-        """What is left of it, in seconds; below 0 once it has ended."""
+        """Remaining validity, in seconds; negative once expired."""
         return (self.ends - now).total_seconds()
 
     def fault(self, now: datetime) -> str:
-        """That it ends soon, or has; "" where all is well."""
+        """Return that the certificate ends soon or has ended; "" otherwise."""
         left_s = self.left_s(now)
         if left_s >= min(_SOON_S, _SOON_FRAC * self.valid_s):
             return ""

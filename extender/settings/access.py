@@ -1,4 +1,4 @@
-"""Who may read, and how much."""
+"""Access control and rate limits."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +9,7 @@ from extender.settings.section import Section
 
 
 class OpenTo(StrEnum):
-    """For whom something is open without token or certificate."""
+    """Clients that need neither a token nor a certificate."""
 
     LOOPBACK = "loopback"
     ALL = "all"
@@ -26,16 +26,16 @@ class AccessSettings(Section):
     metrics: OpenTo = OpenTo.ALL
     """The same for /metrics: totals of the cluster, with names of namespaces, owners and nodes."""
     token_file: Path | None = None
-    """File with one token a line, at least 16 characters each; read again when it changes."""
+    """File with one token per line, at least 16 characters each; read again when it changes."""
     apply_token_file: Path | None = None
-    """File with tokens likewise, of those who may also have pods moved (`POST /defrag/apply`): nobody else may, on
-    loopback neither. Empty: nobody."""
+    """File with tokens of operators, in the same format. Only they may also move pods (`POST /defrag/apply`), even on
+    loopback. Empty: nobody may."""
     hosts: list[str] = []
     """Host names, besides localhost and IP addresses, under which browsers on loopback may call Kerf, such as a local
     proxy's."""
     calls_per_s: float = Field(default=50.0, ge=0)
-    """Requests per second for each client (token or address), once it has sent 200 at once; of files of the page ten
-    times as many. 0: no limit."""
+    """Requests per second for each client (token or address), after a burst of 200; ten times as many for files of the
+    page. 0: no limit."""
     what_if_s: float = Field(default=60.0, gt=0)
-    """A what-if or defrag request that takes longer is aborted, in seconds. They run one at a time, in processes of
-    their own."""
+    """A what-if or defrag request that takes longer is aborted, in seconds. They run one at a time, in separate
+    processes."""

@@ -1,4 +1,4 @@
-"""How pods are placed, and what names of GPU models stand for."""
+"""Placement of pods, and aliases of GPU models."""
 
 from enum import StrEnum
 
@@ -17,20 +17,20 @@ class Mode(StrEnum):
 
 
 class TypicalPodSettings(Section):
-    """A class of pods that is expected: `{cpu_milli: 8000, gpus: 1, gpu_milli: 500, count: 120}`."""
+    """An expected class of pods: `{cpu_milli: 8000, gpus: 1, gpu_milli: 500, count: 120}`."""
 
     cpu_milli: int = Field(ge=0)
     """CPU of a pod."""
     gpus: int = Field(ge=0, le=64)
     """GPUs of a pod."""
     gpu_milli: int = Field(default=1000, ge=1, le=1000)
-    """Of each GPU; less than 1000 is a share."""
+    """Thousandths of each GPU; less than 1000 is a share."""
     memory_mib: int = Field(default=0, ge=0)
-    """Main memory of a pod; 0: not known."""
+    """Main memory of a pod; 0: unknown."""
     count: int = Field(ge=1)
-    """How many of them there are, beside the other classes."""
+    """Number of pods of this class, relative to the other classes."""
     models: list[str] = Field(default_factory=list)
-    """Products that will do; empty for any."""
+    """Accepted GPU models; empty for any."""
 
 
 class DecisionSettings(Section):
@@ -52,13 +52,12 @@ class DecisionSettings(Section):
     """Decisive mode: number of best nodes offered to a pod with soft preferences of its own, such as preferred
     affinity, and to pods without GPUs."""
     rank_cpu_pods: bool = True
-    """Rank nodes with GPUs for pods that ask for none too, by what they cost those who do, where no other node has
-    room."""
+    """Also rank GPU nodes for pods without GPUs, by their cost to GPU pods, when no other node has room."""
     reservation_ttl_s: float = Field(default=30.0, gt=0)
     """How long GPUs stay reserved between decision and binding, in seconds."""
     skip_s: float = Field(default=0.0, ge=0)
-    """Longest time a pod is left pending so that it does not take the only room of a larger waiting pod, or, as a share
-    that spoils a GPU by the learned rank's prices, that of any other, in seconds; 0: never."""
+    """Longest time a pod is left pending so that it does not take the only room of a larger waiting pod, in seconds; 0:
+    never. A share that wastes GPU capacity, by the learned rank's prices, yields to any waiting pod."""
     explain_after_s: float = Field(default=60.0, ge=0)
     """A pod pending for this many seconds gets the reason in the annotation `kerf.dev/explanation`; 0: never."""
 

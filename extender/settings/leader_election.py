@@ -1,4 +1,4 @@
-"""Which of several replicas decides."""
+"""Leader election."""
 
 from enum import StrEnum
 from typing import Any
@@ -9,7 +9,7 @@ from extender.settings.section import Section
 
 
 class ElectionMode(StrEnum):
-    """How it is settled which of several replicas decides."""
+    """How the deciding replica is chosen."""
 
     OFF = "off"
     OWN = "own"
@@ -41,8 +41,8 @@ class LeaderElectionSettings(Section):
     """Mode own: NAMESPACE/NAME of the pod that Kerf runs in. While it leads, that pod has the label `kerf.dev/leads`
     with the Lease's name, by which a Service finds the leader; empty: no label."""
     duration_s: int = Field(default=2, ge=1)
-    """Mode own: another replica takes over after this many seconds without a renewal; the leader stops deciding three
-    quarters after its last one. It renews every quarter, and every 2 s at least; mode scheduler: the Lease is read as
+    """Mode own: another replica takes over after this many seconds without a renewal; the leader stops deciding after
+    three quarters of that. It renews every quarter, and at least every 2 s; mode scheduler: the Lease is read as
     often."""
 
     @field_validator("mode", mode="before")
@@ -52,6 +52,6 @@ class LeaderElectionSettings(Section):
 
     @property
     def lease_name(self) -> str:
-        """The Lease's name with the default filled in, "" in a mode that has none."""
+        """The Lease's name or its default, "" in a mode without a Lease."""
         defaults = {ElectionMode.OWN: "kerf", ElectionMode.SCHEDULER: "kube-scheduler"}
         return (self.lease or defaults[self.mode]) if self.mode in defaults else ""

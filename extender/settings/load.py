@@ -1,7 +1,7 @@
-"""Settings: one frozen tree from flags, environment and file, in that order of precedence.
+"""Loads the settings: one frozen tree from flags, environment and file, in that order of precedence.
 
-Environment variables are `KERF_` + section + `__` + name, as in `KERF_SERVER__PORT=9000`. All faults are reported at
-once, each with the place and what would be right.
+Environment variables are `KERF_` + section + `__` + name, as in `KERF_SERVER__PORT=9000`. All errors are reported
+together, each with its place and a correction.
 """
 
 import logging
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class SettingsError(ValueError):
-    """Settings that can't be used; `faults` has one sentence for each."""
+    """Invalid settings; `faults` has a sentence for each error."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("\n".join(faults))
@@ -45,7 +45,7 @@ class SettingsError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which only true and false are booleans, as in 1.2: `source: off` is the word."""
+    """YAML with only true and false as booleans, as in YAML 1.2: `source: off` is a string."""
 
 
 _BOOLEAN: Final = "tag:yaml.org,2002:bool"
@@ -59,8 +59,8 @@ _Loader.add_implicit_resolver(_BOOLEAN, re.compile("^(?:true|false)$", re.IGNORE
 def load_settings(
     path: Path | None = None, flags: Mapping[str, Any] | None = None, assignments: Iterable[str] = ()
 ) -> Settings:
-    """Settings from assignments ("server.port=9000", the value in YAML), flags ("server.port": 9000), environment and
-    a YAML file, in that order. Raises SettingsError."""
+    """Load settings from assignments ("server.port=9000", the value in YAML), flags ("server.port": 9000), environment
+    and a YAML file, in that order of precedence. Raises SettingsError."""
     registry.load_installed()
     filters.load_installed()
     unknown = _unknown_variables()
@@ -83,11 +83,13 @@ def load_settings(
     class _Loaded(Settings):
         @model_validator(mode="before")
         @classmethod
-        def _as_they_are_called_now(cls, given: dict[str, Any]) -> dict[str, Any]:
+        def _migrate(cls, given: dict[str, Any]) -> dict[str, Any]:
             for old, new in _rename(given):
-                logger.warning("setting %s is called %s now; its old name will not work in the next version", old, new)
-            for gone, holds in _drop_gone(given):
-                logger.warning("setting %s is gone (%s); it will be an error in the next version", gone, holds)
+                logger.warning(
+                    "setting %s was renamed to %s; the old name will stop working in the next version", old, new
+                )
+            for gone, instead in _drop_gone(given):
+                logger.warning("setting %s was removed (%s); it will be an error in the next version", gone, instead)
             return given
 
         @classmethod
@@ -115,44 +117,42 @@ def load_settings(
 def settings_elsewhere(
     text: str = "", variables: Mapping[str, str] | None = None, assignments: Iterable[str] = ()
 ) -> Settings:
-    """What a Kerf elsewhere has by its file, environment and command line, as far as this version reads it; the rest is
-    at its defaults."""
+    """Return the settings of another Kerf from its file, environment and command line; invalid ones get defaults."""
     try:
         from_file = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError:
         from_file = None
-    found = from_file.items() if isinstance(from_file, dict) else ()
-    tree = {section: dict(values) for section, values in found if isinstance(values, dict)}
-    given = [
+    in_file = from_file.items() if isinstance(from_file, dict) else ()
+    tree = {section: dict(values) for section, values in in_file if isinstance(values, dict)}
+    from_variables = [
         f"{name.removeprefix(ENV_PREFIX).lower().replace(NESTED, '.')}={value}"
         for name, value in (variables or {}).items()
         if name.startswith(ENV_PREFIX)
     ]
-    for section, values in _nested(_assigned([*given, *assignments])[0])[0].items():
+    for section, values in _nested(_assigned([*from_variables, *assignments])[0])[0].items():
         tree.setdefault(section, {}).update(values)
     _rename(tree)
-    read: dict[str, Any] = {name: _readable(kind, tree.get(name, {})) for name, kind in sections()}
-    return Settings.model_construct(**read)
+    loaded: dict[str, Any] = {name: _valid_part(kind, tree.get(name, {})) for name, kind in sections()}
+    return Settings.model_construct(**loaded)
 
 
 def _rename(tree: dict[str, Any]) -> list[tuple[str, str]]:
-    """Give settings of a tree the names that they have by now; which had old ones. What is given by both names is what
-    the new one says."""
-    found: list[tuple[str, str]] = []
+    """Rename settings that have an old name; the new name wins if both are set. Returns the (old, new) names found."""
+    renamed: list[tuple[str, str]] = []
     for old, new in RENAMED.items():
-        (section, name), (to, called) = old.split("."), new.split(".")
+        (section, name), (new_section, new_name) = old.split("."), new.split(".")
         if isinstance(values := tree.get(section), dict) and name in values:
             tree[section] = {key: value for key, value in values.items() if key != name}
-            if isinstance(there := tree.get(to) or {}, dict):  # else it is for validation to report
-                tree[to] = {called: values[name], **there}
-            found.append((old, new))
-    return found
+            if isinstance(new_values := tree.get(new_section) or {}, dict):  # else left for validation to report
+                tree[new_section] = {new_name: values[name], **new_values}
+            renamed.append((old, new))
+    return renamed
 
 
 def _drop_gone(tree: dict[str, Any]) -> list[tuple[str, str]]:
-    """Take what no longer is a setting out of a tree; what was there of it, and what holds now."""
-    found: list[tuple[str, str]] = []
-    for gone, holds in GONE.items():
+    """Drop removed settings; returns those found, and what applies instead."""
+    dropped: list[tuple[str, str]] = []
+    for gone, instead in GONE.items():
         section, _, key = gone.partition(".")
         if not key and section in tree:
             del tree[section]
@@ -160,29 +160,29 @@ def _drop_gone(tree: dict[str, Any]) -> list[tuple[str, str]]:
             tree[section] = {name: value for name, value in values.items() if name != key}
         else:
             continue
-        found.append((gone, holds))
-    return found
+        dropped.append((gone, instead))
+    return dropped
 
 
-def _readable(kind: type[Section], values: Mapping[str, Any]) -> Section:
-    """A section of those values that can be read, whether or not they go together."""
+def _valid_part(kind: type[Section], values: Mapping[str, Any]) -> Section:
+    """Return a section from its valid values, even if their combination is invalid."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]} & values.keys()
-    if not wrong:
+        invalid = {detail["loc"][0] for detail in error.errors() if detail["loc"]} & values.keys()
+    if not invalid:
         return kind.model_construct(**values)
-    return _readable(kind, {name: value for name, value in values.items() if name not in wrong})
+    return _valid_part(kind, {name: value for name, value in values.items() if name not in invalid})
 
 
 def describe_settings() -> str:
-    """All settings with defaults and meaning, and the policies, as Markdown."""
+    """Return all settings with defaults and meaning, and the policies, as Markdown."""
     of_parts = "".join(f"\n{_describe_section(part.name, part.settings)}" for part in PARTS)
     return f"{_describe_kernel()}\n{of_parts}"
 
 
 def _describe_section(name: str, kind: type[Section]) -> str:
-    """One section, as Markdown: what a part's page has."""
+    """Return one section as Markdown, as in a part's page."""
     purpose = " ".join((kind.__doc__ or "").split())
     lines = [f"## {name}", "", purpose, "", "| setting | default | meaning |", "|---|---|---|"]
     defaults = kind().model_dump(mode="json")
@@ -195,11 +195,11 @@ def _describe_section(name: str, kind: type[Section]) -> str:
 
 
 def _describe_kernel() -> str:
-    """The settings of the kernel, and the policies, as Markdown: docs/reference/configuration.md."""
+    """Return the kernel's settings and the policies as Markdown: docs/reference/configuration.md."""
     registry.load_installed()
     own = (_describe_section(name, kind) for name, kind in sections() if name in KernelSettings.model_fields)
     lines = ["\n".join(own)]
-    lines += ["## Policies", "", "What `decisions.policy` and a pod's `kerf.dev/policy` choose from.", ""]
+    lines += ["## Policies", "", "Values of `decisions.policy` and of a pod's `kerf.dev/policy`.", ""]
     lines += ["| policy | ranking |", "|---|---|"]
     lines += [
         f"| `{name}` | {registry.renamed(policy) or policy.description} |"
@@ -219,12 +219,12 @@ class _FileSource(PydanticBaseSettingsSource):
         return self._values.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        # A section that is only a heading says nothing, unless the heading itself is no longer one.
+        # An empty section has no effect, unless it was removed.
         return {str(name): values for name, values in self._values.items() if values is not None or name in GONE}
 
 
 class _Environment(EnvSettingsSource):
-    """A value that is not the JSON its setting needs is kept as it is, for validation to report with all the rest."""
+    """Environment source that leaves values with invalid JSON for validation to report."""
 
     def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
         try:
@@ -233,14 +233,14 @@ class _Environment(EnvSettingsSource):
             return value
 
     def __call__(self) -> dict[str, Any]:
-        given = {name.upper().partition(NESTED)[0] for name in self.env_vars}
-        gone = (section for section in GONE if f"{ENV_PREFIX}{section}".upper() in given)
+        in_environment = {name.upper().partition(NESTED)[0] for name in self.env_vars}
+        gone = (section for section in GONE if f"{ENV_PREFIX}{section}".upper() in in_environment)
         return {**super().__call__(), **dict.fromkeys(gone)}
 
 
 def _unknown_variables() -> dict[str, str]:
-    """Faults of variables of Kerf's form that no setting reads, by the place they name. Only nested names are ours for
-    certain: Kubernetes itself sets KERF_PORT and others for a Service named kerf."""
+    """Return the faults of environment variables that match no setting, by dotted name. Only nested names are certainly
+    Kerf's: Kubernetes sets KERF_PORT and others for a Service named kerf."""
     known = {
         f"{ENV_PREFIX}{section}{NESTED}{name}".upper() for section, kind in sections() for name in kind.model_fields
     }
@@ -256,7 +256,7 @@ def _unknown_variables() -> dict[str, str]:
 
 
 def _assigned(assignments: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Values by dotted name, and the faults of what is no assignment."""
+    """Return values by dotted name, and the faults of invalid assignments."""
     assigned: dict[str, Any] = {}
     faults: list[str] = []
     for assignment in assignments:
@@ -274,7 +274,7 @@ def _assigned(assignments: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _nested(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Flags as a tree, and a fault for each that names no setting."""
+    """Return flags as a tree, and a fault for each without a section."""
     tree: dict[str, Any] = {}
     faults: list[str] = []
     for dotted, value in flags.items():
@@ -294,6 +294,6 @@ def _fault(detail: Any) -> str:
     place = _place(detail)
     if detail["type"] == "extra_forbidden":
         return f"{place}: no such setting; `kerf config show` lists them"
-    # What is given instead of headers, or with a user in an address, may be a secret: logs are read by others.
+    # Values of headers, and addresses with a user, may be secrets.
     secret = place.startswith("telemetry.headers") or "@" in str(detail["input"])
     return f"{place}: {detail['msg']}" + ("" if secret else f" (is {detail['input']!r})")

@@ -1,4 +1,4 @@
-"""Logs."""
+"""Logs and Events."""
 
 from pydantic import Field
 
@@ -12,3 +12,11 @@ class LogSettings(Section):
     """`debug`, `info`, `warning` or `error`."""
     format: str = Field(default="text", pattern="^(text|json)$")
     """`text` or `json`."""
+
+
+class EventSettings(Section):
+    """Kubernetes Events."""
+
+    placements: bool = True
+    """Write an Event `GPUsAssigned` for each placed pod. It repeats the pod's annotations, and costs the API server as
+    much as a Binding."""

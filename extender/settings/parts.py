@@ -1,8 +1,7 @@
-"""Parts: capabilities that can be taken out. Kerf's own are folders of `extender/parts` and lines of the list there;
-packages bring theirs by the entry point group `kerf.parts` (`NAME = "package.settings:PART"`).
+"""Parts: optional capabilities. Kerf's own are folders of `extender/parts`, listed there; other packages add theirs by
+the entry point group `kerf.parts` (`NAME = "package.settings:PART"`).
 
-Of a part that settings turn off nothing is imported but the module that says which settings it has, and which rights
-it takes; that one imports nothing else of Kerf.
+Of a disabled part only the module with its settings and rights is imported, which imports nothing else of the part.
 """
 
 import importlib
@@ -19,46 +18,46 @@ from extender.settings.section import Section
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What is known of a part whether or not it is wanted."""
+    """Description of a part, enabled or not."""
 
     name: str
-    """Of its folder, and of its section of the settings."""
+    """Name of its folder and of its section of the settings."""
     settings: type[Section]
     wanted: Callable[[Any], bool]
-    """Whether the settings of its section want it."""
+    """Whether its section enables it."""
     module: str
-    """Imported where it is wanted; its `build(kernel, settings)` returns a `Contribution`."""
+    """Imported if enabled; its `build(kernel, settings)` returns a `Contribution`."""
     alone: Callable[[Any], bool] = lambda settings: False
-    """Whether the settings of its section want it to be all that is served, besides probes and metrics: Kerf then
-    watches nodes alone, decides nothing, and has no other parts but those that are `beside_one_alone`."""
+    """Whether its section makes it the only thing served, besides probes and metrics: Kerf then watches nodes only,
+    decides nothing, and has no other parts but those with `beside_one_alone`."""
     beside_one_alone: bool = False
-    """Whether it is wanted also where another part is all that is served."""
+    """Whether it also runs beside a part that is served alone."""
     allocates: Callable[[Any], bool] = lambda settings: False
-    """Whether the settings of its section have it allocate devices of DRA drivers: the ledger then knows these."""
+    """Whether its section makes it allocate devices of DRA drivers, so that the ledger tracks them."""
     early: bool = False
-    """Whether its module has a `prepare(base, settings, max_age_s)` too, which returns what it does, as
-    `Contribution.offers` has it, for the kernel while that is built; `max_age_s` is `cluster.max_age_s`."""
+    """Whether its module also has `prepare(base, settings, max_age_s)`, which returns its `Contribution.offers` while
+    the kernel is built; `max_age_s` is `cluster.max_age_s`."""
     lacks: Callable[[Any], str] = lambda settings: ""
-    """What all settings together lack for a part that is wanted, "" where it is nothing."""
+    """Returns an unmet requirement of the part in all settings, "" for none."""
     rights: tuple[Rights, ...] = ()
-    """What it takes of the API server while it is wanted, besides what the kernel does."""
+    """RBAC rights of the enabled part, beyond those of the kernel."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Settings by the dotted names that they had, which work for one version more, and those that they have."""
+    """New dotted names of settings by their old ones, which work for one more version."""
     makes: tuple[str, ...] = ()
-    """Settings of its that name files or folders which it makes itself."""
+    """Its settings that name files or folders which it creates itself."""
     off: Mapping[str, str] = field(default_factory=dict)
-    """What its paths answer with 404 where it is off: why, and how it is turned on."""
+    """404 responses of its paths while it is disabled: why, and how to enable it."""
 
 
 _INSTALLED: Final = Installed("kerf.parts", "part")
 
 
 faults: Final = _INSTALLED.faults
-"""Why those of other packages that could not be loaded could not, by name."""
+"""Why parts of other packages could not be loaded, by name."""
 
 
 def known(sections: Collection[str]) -> tuple[Part, ...]:
-    """Those that there are and have settings; `sections` of these are the kernel's own."""
+    """Return all parts; those of other packages may not have the name of one of the kernel's `sections`."""
     modules = (f"{parts.__name__}.{name}.settings" for name in parts.NAMES)
     own = (importlib.import_module(module).PART for module in modules if find_spec(module) is not None)
     _INSTALLED.load([*parts.NAMES, *sections])
@@ -66,7 +65,7 @@ def known(sections: Collection[str]) -> tuple[Part, ...]:
         if not isinstance(part, Part) or part.name != name:
             why = f"it is not a Part of that name but {part!r:.80}"
         elif not name.isidentifier():
-            why = "its name has to be one that a section of the settings can have"
+            why = "its name is not valid for a section of the settings"
         else:
             continue
         del _INSTALLED.found[name]

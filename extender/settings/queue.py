@@ -23,8 +23,8 @@ class QueueSettings(Section):
     enabled: bool = False
     """Whether pods behind the gate `kerf.dev/queue` are ordered, planned and released."""
     extender: bool = True
-    """Whether kube-scheduler calls Kerf. `false`, where nobody can configure it: pods of the queue are nominated with
-    their GPUs written on them, and kube-scheduler binds them by itself: see docs/guides/managed-clusters.md."""
+    """Whether kube-scheduler calls Kerf. `false`, where it can't be configured: Kerf nominates a node for queued pods
+    and writes their GPUs on them, and kube-scheduler binds them by itself: see docs/guides/managed-clusters.md."""
     planner: str = "greedy"
     """`greedy`, `genetic`, `q-learning` or `exact`. Plans of the last three are used only if they place more of a batch
     than greedy."""
@@ -43,21 +43,21 @@ class QueueSettings(Section):
     reserve_after_s: float = Field(default=10.0, ge=0)
     """Once the first pod in the queue has waited this many seconds without room, nodes are kept for it."""
     skip_s: float = Field(default=3600.0, ge=0)
-    """A pod kept from such a node for this many seconds, although it had room there, may use it; and once others have
-    been kept from it for so long, it is the next one's turn to have nodes kept, for as long."""
+    """A pod kept off such a node for this many seconds, although it would fit, may use it. Once other pods have been
+    kept off for that long, nodes are kept for the next pod instead, for as long."""
     patience_s: float = Field(default=0.0, ge=0)
-    """A share that spoils a GPU, by the learned rank's prices, yields to pods of the same priority that arrive up to
-    this many seconds after it; 0: never."""
+    """A share that wastes GPU capacity, by the learned rank's prices, yields to pods of the same priority that arrive
+    up to this many seconds after it; 0: never."""
     max_open: int = Field(default=256, ge=1)
-    """Most pods that are released, or being released, and have no node yet; shared among namespaces, which take turns
-    where there are more of them."""
+    """Most pods released, or being released, that have no node yet; shared among namespaces, which take turns if there
+    are more of them."""
     fail_open_s: float = Field(default=0.0, ge=0)
     """The gate of a pod that has waited this many seconds is opened regardless; 0: never."""
     gang_timeout_s: float = Field(default=0.0, ge=0)
     """The remaining pods of a released gang that has been incomplete for this many seconds are evicted; 0: never."""
     gangs_end_whole: bool = True
     """Whether a gang that has lost a pod to preemption, and has fewer than its size left, ends as a whole, and counts
-    as one victim when Kerf chooses whom to preempt."""
+    as one victim of preemption."""
 
     @field_validator("planner")
     @classmethod
@@ -69,5 +69,5 @@ class QueueSettings(Section):
     @model_validator(mode="after")
     def _served(self) -> Self:
         if not self.extender and not self.enabled:
-            raise ValueError("extender: false needs enabled: without the queue nothing would be decided")
+            raise ValueError("extender: false needs enabled: true, since Kerf would otherwise decide nothing")
         return self

@@ -1,22 +1,22 @@
-"""The JSON Schema of the settings: for editors of the file, and for the chart, which refuses what Kerf would refuse."""
+"""JSON Schema of the settings, for editors and the chart."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from extender.settings.tree import GONE, RENAMED, Settings, sections
 
-_SAID_ELSEWHERE: Final = ("title", "description", "default")
-"""docs/reference/configuration.md has them, and the file would be three times as large."""
+_OMITTED: Final = ("title", "description", "default")
+"""Left out: they are in docs/reference/configuration.md, and would triple the file's size."""
 _PREFIX: Final = "#/$defs/"
 
 
 def settings_schema() -> dict[str, Any]:
-    """What a settings file may say, without references: all sections, each of which may be a heading alone."""
+    """Return the schema of a settings file, without references; each section may be empty."""
     tree = Settings.model_json_schema()
     schemas = _plain(tree["properties"], tree["$defs"], named=True)
     for old, new in RENAMED.items():
-        (section, name), (to, called) = old.split("."), new.split(".")
-        schemas[section]["properties"][name] = schemas[to]["properties"][called] | {"deprecated": True}
+        (section, name), (new_section, new_name) = old.split("."), new.split(".")
+        schemas[section]["properties"][name] = schemas[new_section]["properties"][new_name] | {"deprecated": True}
     for name, kind in sections():
         for key in kind.EXPERIMENTAL:
             schemas[name]["properties"][key]["$comment"] = "experimental"
@@ -28,7 +28,7 @@ def settings_schema() -> dict[str, Any]:
 
 
 def _plain(schema: Any, definitions: Mapping[str, Any], *, named: bool = False) -> Any:
-    """A schema with its references followed; `named` if the keys are names of settings."""
+    """Resolve the references of a schema; `named` if its keys are names of settings."""
     if isinstance(schema, list):
         return [_plain(item, definitions) for item in schema]
     if not isinstance(schema, dict):
@@ -38,5 +38,5 @@ def _plain(schema: Any, definitions: Mapping[str, Any], *, named: bool = False) 
     return {
         key: _plain(value, definitions, named=key == "properties" and not named)
         for key, value in schema.items()
-        if named or key not in _SAID_ELSEWHERE
+        if named or key not in _OMITTED
     }

@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common."""
+"""Base of the sections of the settings."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,13 +15,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     GONE: ClassVar[Mapping[str, str]] = {}
-    """Keys that it had in the version before, and what holds now: they are dropped with a warning for one version."""
+    """Keys removed in the previous version, and what applies instead; ignored with a warning for one version."""
     EXPERIMENTAL: ClassVar[frozenset[str]] = frozenset()
-    """Keys that may change or go in any version; all others are stable."""
+    """Keys that may change or be removed in any version; all others are stable."""
 
 
 class Initiative(StrEnum):
-    """What Kerf does of itself about something that it may find."""
+    """What Kerf does by itself about a finding."""
 
     OFF = "off"
     ADVISE = "advise"
@@ -29,9 +29,7 @@ class Initiative(StrEnum):
 
 
 def without_user(url: str) -> str:
-    """An address, which is shown in logs and answers. Raises ValueError where it holds a user or password."""
+    """Return a URL, which logs and responses show. Raises ValueError if it contains a user or password."""
     if "@" in url.partition("://")[2].partition("/")[0]:
-        raise ValueError(
-            "put the user into telemetry.username and the password into the file of telemetry.password_file"
-        )
+        raise ValueError("set the user in telemetry.username and the password in the file of telemetry.password_file")
     return url

@@ -1,4 +1,4 @@
-"""Where Kerf listens."""
+"""The HTTP server."""
 
 from pathlib import Path
 from typing import Self
@@ -27,10 +27,9 @@ class ServerSettings(Section):
     drain_s: float = Field(default=1.0, ge=0)
     """How long /readyz fails after SIGTERM before connections are closed, in seconds."""
     max_body_mib: int = Field(default=64, ge=1)
-    """Larger request bodies are rejected, in MiB. Twice as much is kept in all of bodies under way to kube-scheduler's
-    verbs, of addresses that have called them before, and as much of all others; where one part is all that is served
-    it is 64 MiB. Beyond that, or three quarters of it from one address, those that have been idle longest are cut
-    off."""
+    """Larger request bodies are rejected, in MiB. Bodies of kube-scheduler's verbs from addresses that have called them
+    before may take twice that in all, and so may all other bodies; 64 MiB if a part is served alone. Beyond that, or
+    three quarters of it from one address, the bodies idle longest are aborted."""
     request_s: float = Field(default=10.0, gt=0)
     """A connection is closed if its TLS handshake, or a request with its body, takes longer to arrive, in seconds."""
     max_connections: int = Field(default=1024, ge=2)

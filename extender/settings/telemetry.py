@@ -1,4 +1,4 @@
-"""What GPUs are really doing."""
+"""Observed GPU load."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class TelemetrySettings(Section):
     """`auto`: `telemetry.url`, else `telemetry.exporters`, else a Prometheus found in the cluster. `off`: none. Or the
     name of a source (`prometheus`, `exporters`), read at `telemetry.addresses`."""
     addresses: list[str] = []
-    """Where the source that is named by `telemetry.source` is read: [http://prometheus.monitoring.svc:9090]."""
+    """Addresses of the source named in `telemetry.source`: [http://prometheus.monitoring.svc:9090]."""
     url: str = ""
     """Address of Prometheus, including any path prefix: http://prometheus.monitoring.svc:9090."""
     namespaces: list[str] = [
@@ -38,10 +38,10 @@ class TelemetrySettings(Section):
         "openshift-monitoring",
         "cattle-monitoring-system",
     ]
-    """Where a Prometheus is looked for if neither address is set, beside `leader_election.namespace`, which Kerf runs
-    in: name none in which others than the cluster's administrators make Services."""
+    """Namespaces searched for a Prometheus if neither address is set, besides `leader_election.namespace`, which Kerf
+    runs in. List only those in which none but the cluster's administrators create Services."""
     matchers: Matchers = ""
-    """Label matchers of this cluster's series, where Prometheus has those of several: `cluster="a"`."""
+    """Label matchers of this cluster's series, if Prometheus has several clusters: `cluster="a"`."""
     exporters: list[str] = []
     """Exporter pages to read directly, without Prometheus: [http://node-1:9400/metrics]."""
     username: str = ""

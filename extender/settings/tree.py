@@ -1,4 +1,4 @@
-"""The whole tree: the sections of the kernel, and those of the parts that there are."""
+"""The tree of settings: sections of the kernel and of the parts."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ from extender.settings.access import AccessSettings
 from extender.settings.cluster import ClusterSettings
 from extender.settings.decisions import DecisionSettings, ModelSettings
 from extender.settings.leader_election import LeaderElectionSettings
-from extender.settings.operation import LogSettings
+from extender.settings.operation import EventSettings, LogSettings
 from extender.settings.parts import Part
 from extender.settings.queue import QueueSettings
 from extender.settings.ranking import RankSettings
@@ -25,7 +25,7 @@ NESTED: Final = "__"
 
 
 class KernelSettings(BaseSettings):
-    """What is there with no part."""
+    """The sections of the kernel."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_nested_delimiter=NESTED, frozen=True, extra="forbid", env_ignore_empty=True
@@ -41,29 +41,30 @@ class KernelSettings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     log: LogSettings = LogSettings()
+    events: EventSettings = EventSettings()
 
 
 PARTS: Final = parts.known(KernelSettings.model_fields)
-"""Those that there are."""
+"""All parts, whether enabled or not."""
 RENAMED: Final[Mapping[str, str]] = {old: new for part in PARTS for old, new in part.renamed.items()}
-"""Settings by the dotted names that they had before, and those that they have: the old ones work for a version more."""
+"""New dotted names of renamed settings by their old ones, which work for one more version."""
 
 if TYPE_CHECKING:
 
     class Settings(KernelSettings):
-        """The whole tree."""
+        """All settings."""
 
 else:
     Settings = create_model(
         "Settings",
         __base__=KernelSettings,
-        __doc__="The whole tree.",
+        __doc__="All settings.",
         **{part.name: (part.settings, part.settings()) for part in PARTS},
     )
 
 
 def sections() -> list[tuple[str, type[Section]]]:
-    """Those of the kernel and those of the parts, by name."""
+    """Return the sections of the kernel and of the parts, by name."""
     return [(name, type(field.default)) for name, field in Settings.model_fields.items()]
 
 
@@ -72,11 +73,11 @@ GONE: Final[Mapping[str, str]] = {
     "genius": "the policy has Genius' own weights",
     **{f"{name}.{key}": holds for name, kind in sections() for key, holds in kind.GONE.items()},
 }
-"""What is no setting any more, by the dotted name or the section's, and what holds now: dropped for a version more."""
+"""Removed settings by dotted name or section, and what applies instead; ignored for one more version."""
 
 
 def alone(settings: Settings) -> Part | None:
-    """The part that is all that is served, None where Kerf is."""
+    """Return the part that is served alone, or None."""
     return next(iter(_all_alone(settings)), None)
 
 
@@ -86,26 +87,26 @@ def _all_alone(settings: Settings) -> list[Part]:
 
 
 def allocates(settings: Settings) -> bool:
-    """Whether a part allocates devices of DRA drivers."""
+    """Whether an enabled part allocates devices of DRA drivers."""
     return any(part.allocates(getattr(settings, part.name)) for part in wanted_parts(settings))
 
 
 def wanted_parts(settings: Settings) -> list[Part]:
-    """Those that the settings want."""
+    """Return the enabled parts."""
     wanted, one = [part for part in PARTS if part.wanted(getattr(settings, part.name))], alone(settings)
     return [part for part in wanted if one is None or part is one or part.beside_one_alone]
 
 
 def lacking(settings: Settings) -> list[str]:
-    """What parts lack that are wanted, a sentence each."""
+    """Return a sentence for each unmet requirement of an enabled part."""
     one = alone(settings)
-    parts_on = wanted_parts(settings) if one is None else [one]  # beside it others serve a Kerf that is elsewhere
-    found = [f"{part.name}: {lacks}" for part in parts_on if (lacks := part.lacks(settings))]
+    parts_on = wanted_parts(settings) if one is None else [one]  # the others serve a Kerf elsewhere
+    faults = [f"{part.name}: {fault}" for part in parts_on if (fault := part.lacks(settings))]
     names = [part.name for part in _all_alone(settings)]
-    return found + [f"{' and '.join(names)}: only one part can be all that is served"] * (len(names) > 1)
+    return faults + [f"{' and '.join(names)}: only one part can be served alone"] * (len(names) > 1)
 
 
 def rights_of(settings: Settings) -> list[Rights]:
-    """What parts that are wanted take besides the kernel."""
+    """Return the rights of enabled parts, beyond those of the kernel."""
     parts_on = wanted_parts(settings)
     return [rights for part in parts_on for rights in part.rights if rights.wanted(getattr(settings, part.name))]

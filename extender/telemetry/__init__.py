@@ -1,1 +1,1 @@
-"""Telemetry: what GPUs are really doing, read off the scheduling path, with the age of every sample."""
+"""Telemetry: the actual use of GPUs, read outside the scheduling path, with the age of every sample."""

@@ -1,30 +1,30 @@
-"""What goes wrong with a source of telemetry."""
+"""Errors of telemetry sources."""
 
 import contextlib
 from collections.abc import Iterator
 
 
 class TelemetryError(Exception):
-    """Base of all.
+    """Base class.
 
     TelemetryError
-    ├── SourceError         the source could not be asked, or answers nothing of use
-    │   ├── UnreachableError    no connection, or no answer in time
-    │   └── RefusedError        an answer with a status that says so
-    └── ReaderError         the process that reads has ended, hangs, or talks nonsense
+    ├── SourceError         the source failed
+    │   ├── UnreachableError    no connection or a timeout
+    │   └── RefusedError        an HTTP status other than 200
+    └── ReaderError         the reader process failed
     """
 
 
 class SourceError(TelemetryError):
-    """Prometheus or an exporter: unreachable, refused, too slow, or unreadable. Says which and why."""
+    """A Prometheus or an exporter is unreachable, too slow, refuses or is unreadable. The message names it."""
 
 
 class UnreachableError(SourceError):
-    """Nobody answers there."""
+    """The source did not respond."""
 
 
 class RefusedError(SourceError):
-    """Somebody answers, with another HTTP status than 200."""
+    """The source responded with an HTTP status other than 200."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -32,12 +32,12 @@ class RefusedError(SourceError):
 
 
 class ReaderError(TelemetryError):
-    """The reading process has ended, hangs, or does not keep to the form."""
+    """The reader process has ended, hangs, or violates the protocol."""
 
 
 @contextlib.contextmanager
 def faults_of(source: str) -> Iterator[None]:
-    """Whatever an answer brings about is a fault of its source, and says whose. Raises SourceError alone."""
+    """Turn every exception in the block into a SourceError that names its source."""
     try:
         yield
     except SourceError as error:
@@ -45,13 +45,13 @@ def faults_of(source: str) -> Iterator[None]:
             error.args = (f"{source}: {error}",)
         raise
     except MemoryError:
-        raise SourceError(f"{source}: its answers take more memory than telemetry may have") from None
+        raise SourceError(f"{source}: its responses take more memory than telemetry may use") from None
     except Exception as error:
         text = f"{type(error).__name__} {error}"[:200]
-        raise SourceError(f"{source}: the answer can't be read: {text}") from None
+        raise SourceError(f"{source}: the response can't be read: {text}") from None
 
 
 def bare(error: SourceError) -> SourceError:
-    """A fault that is kept: without what it came from, which holds all that was read by then."""
+    """The error without its traceback and causes, which would keep all data read so far alive."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

@@ -1,7 +1,7 @@
-"""What the reading process and the service say to each other: commands as lines, answers as frames.
+"""The protocol between the service and the reader process: commands are lines of JSON, responses are frames.
 
-A frame is four bytes of length, a header in JSON, and the raw bytes of one array. Frames are kept small, so that
-taking one in holds up no request.
+A frame is the header's and the payload's length (4 bytes each), a JSON header and the raw bytes of one array. Frames
+are small, so that reading one does not delay requests.
 """
 
 import struct
@@ -23,10 +23,10 @@ LENGTH_BYTES: Final = _LENGTH.size
 
 
 class NewDevices(msgspec.Struct, tag="devices"):
-    """Hosts and GPUs that were never told of before, in columns; numbers go on from the last frame."""
+    """New hosts and GPUs, in columns; numbering continues from the last frame."""
 
     first: bool = False
-    """Everything is numbered afresh from here."""
+    """Whether numbering restarts at 0."""
     host_names: list[tuple[str, ...]] = []
     instances: list[str] = []
     host_idx: list[int] = []
@@ -41,7 +41,7 @@ class GaugeValues(msgspec.Struct, tag="values"):
 
 
 class HostAges(msgspec.Struct, tag="ages"):
-    """The payload is (H,) float32 seconds, NaN where not told."""
+    """The payload is (H,) float32 seconds, NaN where unknown."""
 
 
 class PodSamples(msgspec.Struct, tag="pods"):
@@ -50,7 +50,7 @@ class PodSamples(msgspec.Struct, tag="pods"):
     namespaces: list[str]
     names: list[str]
     devices: list[list[int]] = []
-    """Numbers of the GPUs that each one's samples are of."""
+    """Numbers of each pod's GPUs."""
 
 
 class Done(msgspec.Struct, tag="done"):
@@ -60,7 +60,7 @@ class Done(msgspec.Struct, tag="done"):
 
 
 class Failed(msgspec.Struct, tag="failed"):
-    """There is no refresh: says why."""
+    """The refresh failed."""
 
     fault: str
 

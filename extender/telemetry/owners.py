@@ -1,7 +1,6 @@
-"""Utilisation of pods, kept per owner: what an owner's pods did tells what its next pod will do.
+"""Utilisation of pods per owner (`extender.plugins.pods.owner_of`), which predicts the owner's next pod.
 
-Samples of a pod come from the exporter's pod labels. An owner is the controller whose pods are alike; see
-`extender.plugins.pods.owner_of`.
+Samples are attributed to pods by the exporter's pod labels.
 """
 
 import math
@@ -20,25 +19,27 @@ _MAX_OWNERS: Final = 2000
 _MAX_PODS: Final = 50_000
 _SAMPLES_EACH: Final = 240  # an hour of one pod's, at the default interval
 _ENOUGH: Final = 4
-"""Fewer samples say little: the first ones are of a pod that has just begun."""
+"""Fewer samples are not used: a pod's first samples are from its start-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an owner's pods used."""
+    """Usage by an owner's pods; NaN where there are no samples."""
 
     num_samples: int
     load_mean: float
-    """Fraction of a GPU's compute, 0 to 1; NaN where it is never told."""
+    """Fraction of a GPU's compute, 0 to 1."""
     load_p95: float
     memory_mean_mib: float
-    """MiB of a pod, on all its GPUs."""
+    """MiB per pod, on all its GPUs."""
     memory_p95_mib: float
 
 
 class OwnerUsage:
-    """Samples of pods by owner, the newest of each, for the owners heard of last. What holds no GPU has none: where
-    series tell of no pod, scrapes put in the exporter's own."""
+    """The newest samples of each owner's pods, for the most recently sampled owners.
+
+    Pods without GPUs are ignored: series without a pod label get the exporter's own pod from the scrape.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -46,10 +47,10 @@ class OwnerUsage:
         self._samples: OrderedDict[str, deque[tuple[float, float]]] = OrderedDict()
 
     def pod_changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
-        """Learn whose a pod is; samples of a pod may come when it is gone."""
+        """Record a pod's owner. It is kept after the pod is gone, since samples may come later."""
         if new is None:
             return
-        claim = self._ledger.claim(new.metadata.uid)
+        claim = self._ledger.allocation(new.metadata.uid)
         if not (claim and claim.holding) and not new.spec.resource_claims:
             return
         key = (new.metadata.namespace, new.metadata.name)
@@ -59,7 +60,7 @@ class OwnerUsage:
             self._owner_of.popitem(last=False)
 
     def add(self, pods: PodUsage) -> None:
-        """Take in a refresh: load and MiB by namespace and name; pods that Kerf does not know are left out."""
+        """Add a refresh's samples; pods that Kerf does not know are skipped."""
         for key, sample in pods.items():
             owner = self._owner_of.get(key)
             if owner is None:
@@ -70,7 +71,7 @@ class OwnerUsage:
             self._samples.popitem(last=False)
 
     def usage(self, owner: str) -> Usage | None:
-        """What an owner's pods used, None when nothing is known of them."""
+        """Usage by an owner's pods; None if there are no samples."""
         samples = self._samples.get(owner)
         if not samples:
             return None
@@ -79,7 +80,7 @@ class OwnerUsage:
         return Usage(len(samples), _mean(loads), _p95(loads), _mean(memories), _p95(memories))
 
     def expected_load(self, owner: str) -> float:
-        """Load to expect of an owner's next pod on each of its GPUs."""
+        """The expected load of an owner's next pod on each of its GPUs, as a fraction."""
         samples = self._samples.get(owner)
         if samples is None or len(samples) < _ENOUGH:
             return DEFAULT_LOAD
@@ -87,7 +88,7 @@ class OwnerUsage:
         return DEFAULT_LOAD if math.isnan(mean) else mean
 
     def latest(self, count: int = 50) -> dict[str, Usage]:
-        """The owners heard of last, by name."""
+        """The most recently sampled owners, by name."""
         owners = sorted(islice(reversed(self._samples), count))
         return {owner: usage for owner in owners if (usage := self.usage(owner)) is not None}
 
@@ -97,5 +98,5 @@ def _mean(values: list[float]) -> float:
 
 
 def _p95(ordered: list[float]) -> float:
-    """The nearest rank: the smallest value that 95 % of the values don't exceed."""
+    """The 95th percentile by nearest rank."""
     return ordered[max(math.ceil(0.95 * len(ordered)) - 1, 0)] if ordered else math.nan

@@ -1,4 +1,4 @@
-"""A refresh as the service has it: arrays, and who the GPUs are."""
+"""A refresh in the service: the GPUs and arrays of their samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ Float32s = npt.NDArray[np.float32]
 
 @dataclass(eq=False)
 class Inventory:
-    """H hosts and D GPUs that a source tells of; grows from refresh to refresh."""
+    """A source's H hosts and D GPUs; grows from refresh to refresh."""
 
     hosts: list[Host] = field(default_factory=list)
     host_idx: list[int] = field(default_factory=list)
     """(D,) index into `hosts`."""
     numbers: list[int] = field(default_factory=list)
-    """(D,) index of each GPU on its node, -1 when not told."""
+    """(D,) index of each GPU on its node; -1 if unknown."""
     uuids: list[str] = field(default_factory=list)
     """(D,)"""
 
@@ -35,20 +35,20 @@ class Reading:
     values: Mapping[Gauge, Float32s]
     """Each (D,), NaN where there is no sample."""
     age_s: Float32s
-    """(H,) age of each host's samples when they were read, NaN when not told."""
+    """(H,) age of each host's samples at the time of reading; NaN if unknown."""
     pods: PodUsage
     report: Report
     read_at: float
-    """Monotonic time at which it was asked for."""
+    """Monotonic time of the request."""
     pod_devices: Mapping[tuple[str, str], Sequence[int]] = field(default_factory=dict)
-    """By pod, the GPUs that its samples are of, as indices into D; none where that is not told."""
+    """Each pod's GPUs as indices into D; pods may be missing."""
 
 
 class Feed(Protocol):
-    """Where readings come from."""
+    """A source of readings."""
 
     async def read(self, command: Command) -> Reading:
-        """A refresh. Raises TelemetryError."""
+        """Read one refresh. Raises TelemetryError."""
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""

@@ -1,7 +1,4 @@
-"""Series as Prometheus and exporters write them: the few labels that tell which GPU of which node a sample is of.
-
-Names and units under which exporters tell the same thing: the tables of all vendors.
-"""
+"""Metric names and units of all vendors' exporters, and the labels that identify a series' node, GPU and pod."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -27,8 +24,8 @@ _LARGEST: Final = {
     Gauge.NUM_DECODERS: 100.0,
     Gauge.NUM_ENCODERS: 100.0,
 }
-"""In each gauge's own unit. Larger is no value: another unit than the name promises, or a sentinel: exporters write
-2^31-16, 2^47 and 2^63-16 upwards for what they have no value of."""
+"""Largest valid value, in the gauge's unit. Larger ones are in another unit, or sentinels: exporters write
+values from 2^31-16, 2^47 and 2^63-16 upwards if they have no value."""
 _BLANK_INT32: Final = 2**31 - 16
 _LARGEST_FRACTION: Final = 1.05  # interval averages overshoot a little
 
@@ -40,16 +37,16 @@ ALIAS_OF: Final = {alias.name: alias for alias in ALIASES}
 
 
 def known_names(names: Iterable[str]) -> list[Metric]:
-    """The aliases among some metric names, in the order in which they are believed."""
+    """The aliases among `names`, by gauge in order of preference."""
     present = set(names)
     return sorted((alias for alias in ALIASES if alias.name in present), key=lambda alias: (alias.gauge, alias.rank))
 
 
 def read_values(alias: Metric, raw: Floats) -> tuple[Floats, int]:
-    """(S,) samples in the gauge's unit, NaN where they are none, and how many were refused.
+    """(S,) samples in the gauge's unit, NaN where invalid, and the number of invalid ones.
 
-    NaN, infinities, sentinels and what lies outside the gauge's range are no values. A name that promises a ratio
-    and carries mostly more than one is in percent: such exporters have been.
+    NaN, infinities, sentinels and values outside the gauge's range are invalid. A metric named as a ratio is taken as
+    percent if its median is above one, as some exporters write it.
     """
     values = raw * alias.scale
     is_fraction = alias.gauge in FRACTIONS
@@ -78,34 +75,33 @@ HOST_LABELS: Final = _each(
         *("exported_hostname", "node", "nodename", "kubernetes_node", "node_name", "exported_node"),
     )
 )
-"""Labels that may name the node, in the order in which they are believed: the exporters', then those of relabelling."""
+"""Labels that may name the node, in order of preference: the exporters', then those added by relabelling."""
 _INDEX_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.index)
 SHARD_LABELS: Final = _each(exporter.index[0] for exporter in _EXPORTERS if exporter.index)
-"""By which many series are asked for in parts: what each exporter calls the index first."""
+"""Labels to split large queries by: each exporter's preferred index label."""
 _UUID_LABELS: Final = _each(label for exporter in _EXPORTERS for label in exporter.uuid)
 _INSTANCE_LABELS: Final = _each(exporter.instance for exporter in _EXPORTERS)
 _PROFILE_LABELS: Final = _each(exporter.profile for exporter in _EXPORTERS)
 _MODEL_LABELS: Final = _each(exporter.model for exporter in _EXPORTERS)
 MODEL_OF: Final = {exporter.instance: exporter.model for exporter in _EXPORTERS if exporter.instance}
-"""By the label of MIG instances: kept where there are some, a product's slices are what their part of it is counted
-in."""
+"""Model label by MIG instance label; the model tells the number of slices of which an instance has some."""
 
 _MAX_CHARS: Final = 253
-"""Of a name: no node's, pod's or GPU's has more."""
+"""Longest name of a node, a pod or a GPU."""
 POD_LABELS: Final = ("exported_namespace", "exported_pod", "namespace", "pod")
-"""Labels of the pod that has a GPU. A scrape with honorLabels false renames the exporter's own to `exported_*`; `pod`
-is then the exporter's, as it is wherever a series tells of no pod."""
+"""Labels of the pod that uses a GPU. A scrape with honorLabels false renames the exporter's to `exported_*`; `pod` is
+then the exporter's own pod, as it is in all series without a pod."""
 LABELS: Final = (*_INDEX_LABELS, *_UUID_LABELS, *_INSTANCE_LABELS, *_PROFILE_LABELS, *HOST_LABELS, "instance")
-"""Labels that queries keep, where a source has them."""
+"""Labels that queries aggregate by, if a source has them."""
 EVERY_LABEL: Final = frozenset({*LABELS, *MODEL_OF.values(), *POD_LABELS})
-"""What is asked for where a source does not tell which labels it has: those that it lacks are empty."""
+"""Labels to use if a source does not list its labels; those that it lacks are empty."""
 
 
 class _Labels(msgspec.Struct, gc=False, frozen=True):
-    """The labels of one series that matter; "" for those it lacks."""
+    """The relevant labels of one series; "" for missing ones."""
 
     def _all(self, labels: Sequence[str]) -> Iterator[str]:
-        """What some labels say, without those that say nothing."""
+        """The values of labels, without empty ones."""
         return filter(None, (getattr(self, _FIELD_OF[label]) for label in labels))
 
     def _first(self, labels: Sequence[str]) -> str:
@@ -113,12 +109,12 @@ class _Labels(msgspec.Struct, gc=False, frozen=True):
 
     @property
     def instance_id(self) -> str:
-        """Number of a MIG instance, "" for a whole GPU."""
+        """The MIG instance's number; "" for a whole GPU."""
         return self._first(_INSTANCE_LABELS)
 
     @property
     def profile(self) -> str:
-        """That of a MIG instance."""
+        """The MIG instance's profile; "" for a whole GPU."""
         return self._first(_PROFILE_LABELS)
 
     @property
@@ -127,21 +123,23 @@ class _Labels(msgspec.Struct, gc=False, frozen=True):
         return self._first(_MODEL_LABELS)
 
     def pod_key(self) -> tuple[str, str]:
-        """Namespace and name of the pod, if these are one's."""
-        own_namespace, own, namespace, name = (getattr(self, _FIELD_OF[label])[:_MAX_CHARS] for label in POD_LABELS)
-        return (own_namespace, own) if own else (namespace, name)
+        """Namespace and name of the pod; "" if there is none."""
+        exported_namespace, exported_pod, namespace, name = (
+            getattr(self, _FIELD_OF[label])[:_MAX_CHARS] for label in POD_LABELS
+        )
+        return (exported_namespace, exported_pod) if exported_pod else (namespace, name)
 
     def of_gpu(self) -> "Labels":
-        """Without the pod's."""
+        """The labels without the pod's."""
         return msgspec.structs.replace(self, **dict.fromkeys(map(_FIELD_OF.__getitem__, POD_LABELS), ""))
 
     def host(self) -> "Host":
-        """What is said of the node."""
+        """The node's names and address."""
         names = dict.fromkeys(name[:_MAX_CHARS] for name in self._all(HOST_LABELS))
         return Host(tuple(names), self._first(("instance",))[:_MAX_CHARS])
 
     def device(self) -> "Device":
-        """What is said of the GPU."""
+        """The GPU's index and UUID."""
         index = self._first(_INDEX_LABELS)
         return Device(
             int(index) if index.isascii() and index.isdigit() and len(index) <= 3 else -1,
@@ -153,7 +151,7 @@ _ALL_LABELS: Final = _each((*LABELS, *_MODEL_LABELS, *POD_LABELS))
 _FIELD_OF: Final = {label: f"label_{number}" for number, label in enumerate(_ALL_LABELS)}
 if TYPE_CHECKING:
     Labels = _Labels
-else:  # a struct's fields are those of the vendors' labels, which msgspec decodes at once
+else:  # one field per label of all vendors, so that msgspec decodes them directly
     Labels = msgspec.defstruct(
         "Labels",
         [(field, str, msgspec.field(default="", name=label)) for label, field in _FIELD_OF.items()],
@@ -164,19 +162,19 @@ else:  # a struct's fields are those of the vendors' labels, which msgspec decod
 
 
 class Host(NamedTuple):
-    """Names that a node goes by in its series."""
+    """A node as its series name it."""
 
     names: tuple[str, ...]
-    """In the order in which they are believed."""
+    """In order of preference."""
     instance: str
-    """Address that was scraped, "10.0.0.1:9400"."""
+    """The scraped address, such as "10.0.0.1:9400"."""
 
 
 class Device(NamedTuple):
-    """One GPU as its series name it."""
+    """A GPU as its series name it."""
 
     number: int
-    """Index on its node, -1 when it has none."""
+    """Index on its node; -1 if unknown."""
     uuid: str
 
 

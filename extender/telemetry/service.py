@@ -1,4 +1,4 @@
-"""Telemetry in the service: settings in, metrics and descriptions out."""
+"""Builds telemetry from the settings and describes its state."""
 
 import functools
 import logging
@@ -48,8 +48,7 @@ def observe(
     on_refresh: Callable[[], None] = lambda: None,
     standby: Callable[[], str] = lambda: "",
 ) -> Observer | None:
-    """An observer as the settings want it, None when they want none. `feed` is where samples come from, a reading
-    process when none is given; `on_pods`, `on_refresh` and `standby` as of `Observer`."""
+    """An observer; None if telemetry is off. `feed` defaults to a reader process; for the others see `Observer`."""
     if settings.telemetry.source == "off":
         return None
     namespaces = {*settings.telemetry.namespaces, settings.leader_election.namespace}
@@ -58,14 +57,14 @@ def observe(
     )
     wanted = wanted_of(settings.telemetry)
     if feed is not None and not wanted.addresses:
-        wanted = replace(wanted, addresses=("",))  # whatever it is asked for, a feed that is given tells what it has
+        wanted = replace(wanted, addresses=("",))  # a given feed ignores addresses, so discovery is skipped
     feed = feed or ReaderProcess(clock=clock)
     return Observer(wanted, feed, finders, ledger, clock, on_pods=on_pods, on_refresh=on_refresh, standby=standby)
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What reads samples, and what else they are looked at for."""
+    """The observer, and the watch for unmanaged GPU use."""
 
     observer: Observer
     unmanaged: UnmanagedWatch
@@ -74,9 +73,9 @@ class Telemetry:
 def build_telemetry(
     settings: Settings, base: Foundation, owners: OwnerUsage, feed: Feed | None = None
 ) -> Telemetry | None:
-    """As the settings want it, None when they want none; `feed` as of `observe`."""
+    """Telemetry; None if it is off. `feed` as in `observe`."""
     unmanaged = UnmanagedWatch(base.ledger, base.events, rules_of(settings.telemetry), base.clock)
-    alone = settings.leader_election.mode is ElectionMode.OFF  # and reads from the start on, before it may decide
+    alone = settings.leader_election.mode is ElectionMode.OFF  # a single replica reads from the start
     observer = observe(
         settings=settings,
         transport=base.transport,
@@ -90,12 +89,12 @@ def build_telemetry(
     if observer is None:
         return None
     base.mirror.hub.cache(NODES).subscribe(observer.node_changed)
-    base.mirror.hub.part(BOUND_PODS).subscribe(owners.pod_changed)
+    base.mirror.hub.group(BOUND_PODS).subscribe(owners.pod_changed)
     return Telemetry(observer, unmanaged)
 
 
 def wanted_of(settings: TelemetrySettings) -> Wanted:
-    """What the settings ask to read."""
+    """What to read, from the settings."""
     is_named = settings.source != "auto"
     if is_named:
         kind, addresses = settings.source, tuple(settings.addresses)
@@ -123,12 +122,12 @@ def wanted_of(settings: TelemetrySettings) -> Wanted:
 
 
 def rules_of(settings: TelemetrySettings) -> ObservedRules:
-    """How fit counts what is observed."""
+    """How placement takes observations into account."""
     return ObservedRules(excludes_faulty=settings.faulty == "exclude")
 
 
 def policies_of(settings: Settings) -> dict[str, Policy]:
-    """All policies as the settings want them; says what is wrong with those of other packages."""
+    """All policies, configured. Logs faults of policies from other packages."""
     options = Options(
         rules_of(settings.telemetry),
         tuple(
@@ -144,7 +143,7 @@ def policies_of(settings: Settings) -> dict[str, Policy]:
 
 
 def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
-    """Telemetry as it is now, as JSON: numbers that are not finite are null."""
+    """The telemetry state as JSON; non-finite numbers are null."""
     if observer is None:
         return {"state": State.OFF}
     status = observer.status
@@ -170,9 +169,9 @@ def describe(observer: Observer | None, owners: OwnerUsage) -> dict[str, Any]:
 
 
 def interference_of(placement: Placement, owners: OwnerUsage) -> dict[str, float] | None:
-    """What sharing its GPUs is expected to cost and save, None for a pod that shares none or whose GPUs tell nothing.
+    """The expected slowdown and saving from sharing GPUs; None if the pod shares none or their load is unknown.
 
-    Estimated from the load that the pod's owner lets expect and the load observed on the fullest of its GPUs.
+    Estimated from the owner's expected load and the highest load observed on the pod's GPUs.
     """
     decision, observed = placement.decision, placement.cluster.observed
     if decision.best is None or decision.milli == WHOLE_MILLI or observed is None or not decision.gpus:

@@ -1,4 +1,4 @@
-"""How telemetry is doing, for people."""
+"""The state of telemetry, for display."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ from extender.telemetry.sources.source import Report
 
 
 class State(StrEnum):
-    """How telemetry is doing."""
+    """The state of telemetry."""
 
     OFF = "off"
-    """Not wanted."""
+    """Disabled by the settings."""
     ABSENT = "absent"
-    """No source is configured, and none was found."""
+    """No source is configured, and none was discovered."""
     STANDBY = "standby"
-    """Another replica leads, and reads."""
+    """Another replica is the leader and reads."""
     WAITING = "waiting"
     """Nothing has been read yet."""
     OK = "ok"
     DEGRADED = "degraded"
-    """The last refresh failed, or the samples can't be trusted: `fault` says why."""
+    """The last refresh failed, or the samples can't be trusted; `fault` has the reason."""
 
 
 class TelemetryStatus(TypedDict):
-    """What `GET /telemetry` answers; more keys where telemetry is on."""
+    """The response of `GET /telemetry`; has more keys if telemetry is on."""
 
     state: Annotated[str, State.OK.value]
     fault: NotRequired[str]
@@ -33,41 +33,41 @@ class TelemetryStatus(TypedDict):
 
 @dataclass
 class Status:
-    """What people are told."""
+    """The state and results of telemetry."""
 
     state: State = State.WAITING
     fault: str = ""
     read_at: float = float("-inf")
-    """Monotonic time of the last refresh that succeeded."""
+    """Monotonic time of the last successful refresh."""
     report: Report = field(default_factory=Report)
     num_hosts: int = 0
     num_gpus: int = 0
     num_gpus_matched: int = 0
     unmatched: tuple[str, ...] = ()
-    """Hosts that are no node, the first few."""
+    """The first few hosts that match no node."""
     doubts: tuple[str, ...] = ()
-    """Sentences about samples of GPUs that are not used, the first few."""
+    """The first few sentences about unused samples."""
     candidates: tuple[str, ...] = ()
-    """Addresses that were found in the cluster."""
+    """Discovered addresses."""
     passed_over: tuple[str, ...] = ()
-    """Addresses that were found in namespaces which no setting names, the first few."""
+    """The first few addresses discovered in namespaces that no setting names."""
     withheld: str = ""
-    """Said where they are asked without the credentials of the settings, "" where there are none."""
+    """A sentence if configured credentials are withheld from a discovered source, else ""."""
     fold_s: float = 0.0
-    """Time that folding the last refresh took, pauses included."""
+    """Duration of folding the last refresh, including pauses."""
     num_refreshes: int = 0
     num_failures: int = 0
 
 
 def unmatched_reason(status: Status) -> Sequence[str]:
-    """Sentences about hosts that are no node."""
+    """Sentences about hosts that match no node."""
     return [f"{host}: matches no node by name, exporter pod or address" for host in status.unmatched]
 
 
 def passed_over_reason(status: Status) -> Sequence[str]:
-    """Sentences about what looks like a Prometheus and is not read."""
+    """Sentences about apparent Prometheus servers that are not read."""
     return [
-        f"{address} looks like a Prometheus and is not read, for anybody may have made it: if it is yours, set "
-        "telemetry.url to it, or name its namespace in telemetry.namespaces"
+        f"{address} looks like a Prometheus and is not read, since anyone could have created it: if it is yours, set "
+        "telemetry.url to it, or add its namespace to telemetry.namespaces"
         for address in status.passed_over
     ]

@@ -1,4 +1,4 @@
-"""GPUs in use by processes that no pod booked, and faulty ones: told in an event on the node and by metrics."""
+"""Reports GPUs used by processes outside any pod, and faulty GPUs, in node events and metrics."""
 
 import logging
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from extender.ledger.ledger import Ledger
 
 logger = logging.getLogger(__name__)
 
-_AGAIN_AFTER_S: Final = 3600.0
+_REPEAT_AFTER_S: Final = 3600.0
 _MAX_EVENTS: Final = 20
-"""In one round: a whole cluster with foreign processes is told of bit by bit."""
+"""Per round."""
 
 
 class UnmanagedWatch:
-    """Looks at the cluster after each refresh."""
+    """Checks the cluster after each refresh."""
 
     def __init__(self, ledger: Ledger, events: EventRecorder, rules: ObservedRules, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._events = events
         self._rules = rules
         self._clock = clock
-        self._told: dict[str, tuple[str, float]] = {}
+        self._reported: dict[str, tuple[str, float]] = {}
         self.num_gpus = 0
         """GPUs in use by unknown processes."""
         self.total_mib = 0
@@ -35,7 +35,7 @@ class UnmanagedWatch:
         """GPUs that report a fault."""
 
     def check(self) -> None:
-        """Count what is unmanaged now, and tell of nodes where it has changed."""
+        """Update the counts, and report nodes where the affected GPUs have changed."""
         now = self._clock()
         cluster = self._ledger.snapshot(now)
         rows = np.arange(cluster.num_nodes)
@@ -43,21 +43,21 @@ class UnmanagedWatch:
         broken = faulty(cluster, rows, self._rules) & (cluster.gpu_model >= 0)
         self.num_gpus, self.total_mib = int((beyond > 0).sum()), int(beyond.sum())
         self.num_faulty = int(broken.sum())
-        found = np.flatnonzero((beyond > 0).any(axis=1) | broken.any(axis=1)).tolist()
-        names = {cluster.node_names[row] for row in found}
-        for node in self._told.keys() - names:
-            del self._told[node]
+        affected = np.flatnonzero((beyond > 0).any(axis=1) | broken.any(axis=1)).tolist()
+        names = {cluster.node_names[row] for row in affected}
+        for node in self._reported.keys() - names:
+            del self._reported[node]
         num_events = 0
-        for row in found:
+        for row in affected:
             node = cluster.node_names[row]
             used = np.flatnonzero(beyond[row]).tolist()
             bad = np.flatnonzero(broken[row]).tolist()
             which = f"{used}{bad}"
-            last, at = self._told.get(node, ("", float("-inf")))
-            if not node or (which == last and now - at < _AGAIN_AFTER_S) or num_events >= _MAX_EVENTS:
+            last, at = self._reported.get(node, ("", float("-inf")))
+            if not node or (which == last and now - at < _REPEAT_AFTER_S) or num_events >= _MAX_EVENTS:
                 continue
             num_events += 1
-            self._told[node] = which, now
+            self._reported[node] = which, now
             if used:
                 memory = format_mib(int(beyond[row].sum()))
                 text = f"{memory} on {_gpus(used)} are in use by unknown processes"

@@ -1,1 +1,1 @@
-"""Commands that come with the simulator and the trainer."""
+"""Commands of the simulator and of training."""

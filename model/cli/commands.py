@@ -1,4 +1,4 @@
-"""Commands that come with the simulator: `kerf simulate`, `kerf report`."""
+"""Commands of the simulator: `kerf simulate`, `kerf report`."""
 
 import sys
 from pathlib import Path
@@ -11,11 +11,11 @@ from model.cli.console import (
     JsonOption,
     console_on,
     errors,
+    exit_on_error,
     folder,
     progress_bar,
     publish,
     seed_range,
-    telling_faults,
     whole_numbers,
 )
 from model.cli.demo import demo
@@ -24,14 +24,14 @@ from model.cli.moves import moves
 from model.cli.partitions import partitions
 
 if TYPE_CHECKING:
-    from extender.core.fragmentation import Asks, Mix, Nodes
+    from extender.core.fragmentation import Mix, Nodes, PodClasses
     from extender.ranking.files import Model
     from model.simulations.delays import Run
-    from model.simulations.departures import Churn
+    from model.simulations.departures import PeriodicWorkload
     from model.simulations.simulated_jobs import Failures
 
 simulate_app = typer.Typer(
-    help="Replay a trace on a simulated cluster, under the service's own rules.",
+    help="Simulate workloads on a cluster, by the rules of the service.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,21 +45,21 @@ OptionalTracesOption = Annotated[
     Path | None, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
 ]
 MixesOption = Annotated[
-    Path | None, typer.Option(help="YAML file that describes the mixes of mix:KIND; default: that of the demo.")
+    Path | None, typer.Option(help="YAML file that describes the mixes of mix:KIND; default: the demo's.")
 ]
 TraceOption = Annotated[str, typer.Option(help="Name of the trace: openb_pod_list_NAME.csv.")]
 PolicyOption = Annotated[str, typer.Option(help="fgd, tightest, bestfit, binpack, spread, random, kube-default, ...")]
 OrderOption = Annotated[str | None, typer.Option(help="fifo (default), kerf, oracle-sjf, oracle-area.")]
 LoadOption = Annotated[
     float | None,
-    typer.Option(min=0.001, max=1000, help="GPU work submitted, relative to capacity; default 0.9, pods 1.0."),
+    typer.Option(min=0.001, max=1000, help="GPU work submitted, relative to capacity; default: jobs 0.9, pods 1.0."),
 ]
 RoundOption = Annotated[
     float | None, typer.Option(min=0, help="Seconds between scheduling rounds; default: no rounds.")
 ]
 MtbfOption = Annotated[float | None, typer.Option(min=0.001, help="Mean hours between failures of a node.")]
-RepairOption = Annotated[float, typer.Option(min=0.001, help="Mean hours until a failed node returns.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+RepairOption = Annotated[float, typer.Option(min=0.001, help="Mean hours to repair a failed node.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 
 simulate_app.command()(demo)
@@ -70,29 +70,29 @@ simulate_app.command()(partitions)
 
 @simulate_app.callback()
 def simulate() -> None:
-    """Replay a trace on a simulated cluster, under the service's own rules."""
+    """Simulate workloads on a cluster, by the rules of the service."""
 
 
 @simulate_app.command()
 def openb(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
     trace: TraceOption = "default",
-    policy: Annotated[str, typer.Option(help="kerf, or one of kerf simulate jobs.")] = "fgd",
+    policy: Annotated[str, typer.Option(help="kerf, or a policy of kerf simulate jobs.")] = "fgd",
     seed: SeedOption = 42,
-    departures: Annotated[bool, typer.Option("--departures", help="Pods leave after their own durations.")] = False,
+    departures: Annotated[bool, typer.Option("--departures", help="Pods leave after their durations.")] = False,
     load: LoadOption = None,
     order: OrderOption = None,
     round_s: RoundOption = None,
     mtbf_hours: MtbfOption = None,
     repair_hours: RepairOption = 4.0,
-    engine: Annotated[str, typer.Option(help="compiled, or numpy: the same results, slower.")] = "compiled",
+    engine: Annotated[str, typer.Option(help="compiled, or numpy (same results, slower).")] = "compiled",
     model: Annotated[
         Path | None, typer.Option(help="Folder of the model of policy kerf; default: the released one.")
     ] = None,
     json: JsonOption = None,
 ) -> None:
-    """GPU allocation of a policy as the pods of a trace arrive; pods stay, or leave with --departures."""
-    with telling_faults():
+    """GPU allocation of a policy as the pods of a trace arrive; with --departures they also leave."""
+    with exit_on_error():
         from extender.ranking import files
         from model.simulations import learned
         from model.simulations.baselines import baseline
@@ -106,14 +106,16 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
             **{"nodes": len(node_list.names), "gpus": int(node_list.num_gpus.sum())},
         }
 
-        def learned_rank(loaded: "Model", nodes: "Nodes", asks: "Asks", mix: "Mix") -> learned.Learned:
+        def learned_rank(loaded: "Model", nodes: "Nodes", asks: "PodClasses", mix: "Mix") -> learned.Learned:
             foresight = learned.Foresight(loaded.manifest.foresight_load)
-            return learned.Learned(loaded.potential, learned.told(nodes, asks, mix, node_list, pod_list, foresight))
+            return learned.Learned(
+                loaded.potential, learned.trace_outlook(nodes, asks, mix, node_list, pod_list, foresight)
+            )
 
         if departures:
-            from model.simulations.departures import churn, simulate_churn
+            from model.simulations.departures import periodic_workload, simulate_churn
 
-            offered = churn(pods_path(directory, trace), node_list, pod_list, load or 1.0, seed)
+            offered = periodic_workload(pods_path(directory, trace), node_list, pod_list, load or 1.0, seed)
             nodes, asks, mix = offered.nodes, offered.tasks.asks, offered.tasks.mix
             rule = baseline(policy) if loaded is None else learned_rank(loaded, nodes, asks, mix)
             how: dict[str, Any] = {"load": load or 1.0, "order": order or "fifo", "round_s": round_s or 0.0}
@@ -140,15 +142,15 @@ def openb(  # noqa: PLR0913, PLR0917 - options of a command
 def live(
     traces: TracesOption,
     trace: TraceOption = "default",
-    weights: Annotated[str, typer.Option(help="Weights of the live term; the others are compared with the first.")] = (
+    weights: Annotated[str, typer.Option(help="Weights of the live term; all are compared with the first.")] = (
         "0,1,2,4,8,16"
     ),
     nodes: Annotated[int, typer.Option(min=1, help="Nodes drawn from the trace for each seed.")] = 60,
     seeds: Annotated[str, typer.Option(help="Seeds, as in 1001-1012 or 1001,1002.")] = "1001-1012",
     json: JsonOption = None,
 ) -> None:
-    """What the learned rank's live term gains when other processes use the GPUs too (synthetic loads)."""
-    with telling_faults():
+    """Gain from the learned rank's live term when other processes also use the GPUs (synthetic loads)."""
+    with exit_on_error():
         from extender.ranking import files
         from model.evaluation.reports import interval
         from model.simulations.loads import LOADS, Synthetic, outcomes, scenes, weights_of
@@ -160,7 +162,7 @@ def live(
         of_first = [run[next(iter(tried))].mean for run in runs]
     loads = [f"@{load}" for load in LOADS]
     table = Table(
-        "weight", *(f"allocated {at}" for at in loads), *(f"effective {at}" for at in loads), "effective more"
+        "weight", *(f"allocated {at}" for at in loads), *(f"effective {at}" for at in loads), "effective gain"
     )
     found: dict[str, Any] = {}
     for name in tried:
@@ -193,7 +195,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
     json: JsonOption = None,
 ) -> None:
     """Queueing delay and completion time of jobs."""
-    with telling_faults():
+    with exit_on_error():
         from model.simulations import delays
         from model.simulations.baselines import baseline
         from model.workloads.jobs import GPUS_PER_NODE, drawn_jobs, nodes_for_load, read_jobs
@@ -206,14 +208,14 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
         fitting = listed.select(listed.num_gpus <= num_gpus)
         too_large = listed.select(listed.num_gpus > num_gpus)
         if not fitting.cluster:
-            raise ValueError(f"every job asks for more than the {num_gpus} GPUs of the cluster")
+            raise ValueError(f"every job requests more than the {num_gpus} GPUs of the cluster")
         order, round_s, failures = order or "fifo", round_s or 0.0, _failures(mtbf_hours, repair_hours)
         run = delays.simulate_jobs(fitting, num_gpus, rule, order, seed, failures=failures, round_s=round_s)
-        _tell_time(run)
+        _print_time(run)
         left_out = {
             "jobs": len(too_large.cluster),
             "gpu_hours": round(float(too_large.gpu_s.sum()) / 3600, 3),
-            "because": "they ask for more GPUs than the cluster has",
+            "because": "they request more GPUs than the cluster has",
         }
         offered = float(listed.gpu_s.sum()) / max(listed.span_s * num_gpus, 1e-9)
         report: dict[str, Any] = {
@@ -228,11 +230,11 @@ def jobs(  # noqa: PLR0913, PLR0917 - options of a command
     publish(report, [_summary(report, f"{len(fitting.cluster)} jobs, order {order}, {policy}")], json)
 
 
-def _departures(offered: "Churn", run: "Run") -> dict[str, Any]:
-    """What is told of a trace whose pods leave."""
+def _departures(offered: "PeriodicWorkload", run: "Run") -> dict[str, Any]:
+    """Return the report of a trace with departures."""
     from model.simulations import delays
 
-    _tell_time(run)
+    _print_time(run)
     return {
         "pods": len(offered.owners) - offered.num_before,
         "pods_before": offered.num_before,
@@ -242,8 +244,8 @@ def _departures(offered: "Churn", run: "Run") -> dict[str, Any]:
     }
 
 
-def _tell_time(run: "Run") -> None:
-    """On standard error: equal seeds give equal figures, and this is none."""
+def _print_time(run: "Run") -> None:
+    """Print the wall time on standard error, because the report is reproducible."""
     events = 2 * len(run.submitted_s)
     errors().print(f"simulated in {run.seconds:.1f} s, {events / max(run.seconds, 1e-9):,.0f} events a second")
 
@@ -259,21 +261,21 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command
     traces: TracesOption,
     out: Annotated[Path, typer.Option(help="Folder for index.html and its PNGs.")] = Path("kerf-report"),
     trace: Annotated[list[str] | None, typer.Option(help="A trace; repeatable. Default: default.")] = None,
-    policies: Annotated[str, typer.Option(help="Policies; the others are compared with the first.")] = (
+    policies: Annotated[str, typer.Option(help="Policies; all are compared with the first.")] = (
         "fgd,bestfit,binpack,spread,random,kube-default"
     ),
     seeds: Annotated[str, typer.Option(help="Seeds, as in 42,43,44.")] = "42,43,44,45,46",
     jobs: Annotated[
-        Path | None, typer.Option(help="Also compare jobs over time, in the form of Philly's trace.")
+        Path | None, typer.Option(help="Also compare queue orders on jobs, a file in the format of Philly's trace.")
     ] = None,
-    orders: Annotated[str, typer.Option(help="Orders of the jobs to compare.")] = "fifo,kerf,oracle-sjf",
+    orders: Annotated[str, typer.Option(help="Queue orders to compare.")] = "fifo,kerf,oracle-sjf",
     load: LoadOption = None,
     sizes: Annotated[
         bool, typer.Option("--sizes", help="Also measure the cost of a decision by number of nodes.")
     ] = False,
 ) -> None:
     """Compare policies on the same traces and seeds: tables and plots in one HTML file."""
-    with telling_faults():
+    with exit_on_error():
         from model.evaluation import reports
         from model.evaluation.comparisons import SIZES, compare, compare_orders, compare_sizes
         from model.simulations.baselines import baseline
@@ -283,18 +285,18 @@ def report(  # noqa: PLR0913, PLR0917 - options of a command
         listed = trace or ["default"]
         ordered = [name.strip() for name in orders.split(",")] if jobs is not None else []
         num_steps = len(listed) * len(names) * len(numbers) + len(ordered) + (len(SIZES) if sizes else 0)
-        with progress_bar(num_steps) as tell:
-            found = compare(folder(traces), listed, names, numbers, tell)
+        with progress_bar(num_steps) as on_step:
+            found = compare(folder(traces), listed, names, numbers, on_step)
             if jobs is not None:
-                found.delays = compare_orders(jobs, ordered, load or 0.9, numbers[0], tell)
+                found.delays = compare_orders(jobs, ordered, load or 0.9, numbers[0], on_step)
             if sizes:
-                found.sizes = compare_sizes(folder(traces), listed[0], names[0], SIZES, tell)
+                found.sizes = compare_sizes(folder(traces), listed[0], names[0], SIZES, on_step)
         path = reports.write(found, out)
     console_on(sys.stdout).print(f"{path}", soft_wrap=True)
 
 
 def _summary(report: dict[str, Any], title: str) -> Table:
-    """Numbers and texts of a report, one a line."""
+    """Return a table with the report's numbers and texts, one per line."""
     table = Table(show_header=False, title=title)
     for key, value in report.items():
         if isinstance(value, int | float | str):

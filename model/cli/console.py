@@ -1,4 +1,4 @@
-"""What the commands have in common: consoles, faults, progress, seeds, figures as JSON."""
+"""Shared parts of the commands: consoles, errors, progress, seeds, JSON output."""
 
 import contextlib
 import json as json_format
@@ -24,21 +24,21 @@ from rich.text import Text
 
 from extender.cli.consoles import PlainConsole
 
-JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
+JsonOption = Annotated[str | None, typer.Option("--json", help="JSON file for the results; - is standard output.")]
 
 
 def console_on(stream: TextIO) -> Console:
-    """Files and pipes have no width of their own; the tables need 110 columns."""
+    """Return a console; files and pipes get the 110 columns that the tables need."""
     return PlainConsole(file=stream, width=None if stream.isatty() else 110, highlight=False, emoji=False)
 
 
 def errors() -> Console:
-    """Made anew each time: standard error may be another one by then."""
+    """Return a console on the current standard error, which tests replace."""
     return console_on(sys.stderr)
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Seeds as they are written on a command line."""
+    """Parse seeds such as "42,43,44". Raises ValueError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
         raise ValueError(f"--seeds {text}: write whole numbers, as in 42,43,44")
@@ -46,20 +46,20 @@ def whole_numbers(text: str) -> list[int]:
 
 
 def folder(traces: Path) -> Path:
-    """The folder that holds the lists itself, or has them in `openb`."""
-    from model.workloads.traces import NODE_LIST  # it takes its time
+    """Return the folder with the trace files: `traces` itself, or its subfolder `openb`."""
+    from model.workloads.traces import NODE_LIST  # slow import
 
     inner = traces / "openb"
     return inner if not (traces / NODE_LIST).exists() and (inner / NODE_LIST).exists() else traces
 
 
 @contextlib.contextmanager
-def telling_faults() -> Iterator[None]:
-    """Bad files and arguments end the command with a message and status 2."""
+def exit_on_error() -> Iterator[None]:
+    """Report invalid files and arguments, and exit with status 2."""
     try:
         yield
     except ModuleNotFoundError as error:
-        errors().print(f'{error}: install Kerf with its extra "sim"', style="red", markup=False)
+        errors().print(f'{error}: install Kerf with the extra "sim"', style="red", markup=False)
         raise typer.Exit(2) from None
     except (ValueError, OSError) as error:
         errors().print(str(error), style="red", markup=False, soft_wrap=True)
@@ -67,10 +67,10 @@ def telling_faults() -> Iterator[None]:
 
 
 class _Rate(ProgressColumn):
-    """Steps by time, in the unit that makes a number above 1."""
+    """Speed in steps per second, or per minute if that is below 1."""
 
     def render(self, task: Task) -> Text:
-        """Nothing before the first step is done."""
+        """Return the speed; empty before the first step is done."""
         speed = task.finished_speed or task.speed
         if not speed:
             return Text("")
@@ -79,7 +79,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error; the block calls what it gets with the name of each step as it begins."""
+    """Show a bar on standard error; yields a function to call with the name of each step at its start."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -94,16 +94,16 @@ def progress_bar(num_steps: int) -> Iterator[Callable[[str], None]]:
         task = progress.add_task("starting", total=num_steps)
         begun = 0
 
-        def tell(step: str) -> None:
+        def on_step(step: str) -> None:
             nonlocal begun
             progress.update(task, description=step, completed=begun)
             begun += 1
 
-        yield tell
+        yield on_step
 
 
 def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> Console:
-    """Tables on standard output, or on standard error where the figures go there; returns where that is."""
+    """Print tables on standard output, or on standard error if the JSON goes there; returns the console used."""
     console = errors() if json == "-" else console_on(sys.stdout)
     for table in tables:
         console.print(table)
@@ -112,13 +112,13 @@ def publish(report: dict[str, Any], tables: list[Table], json: str | None) -> Co
         if json == "-":
             sys.stdout.write(text)  # in ASCII
         else:
-            with telling_faults():
+            with exit_on_error():
                 Path(json).write_text(text)
     return console
 
 
 def seed_range(text: str) -> list[int]:
-    """Seeds of "42-51", "42,43" or both mixed. Raises ValueError."""
+    """Parse seeds such as "42-51", "42,43" or a mix of both. Raises ValueError."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
@@ -127,7 +127,7 @@ def seed_range(text: str) -> list[int]:
             raise ValueError(f"--seeds {text}: write whole numbers, as in 42-51 or 42,43")
         low, high = int(ends[0]), int(ends[1])
         if not low <= high < low + 1000:
-            raise ValueError(f"--seeds {text}: a range goes up, by less than 1000")
+            raise ValueError(f"--seeds {text}: a range must be ascending and have at most 1000 seeds")
         found += range(low, high + 1)
     if len(set(found)) < len(found):
         raise ValueError(f"--seeds {text}: a seed is named twice")

@@ -1,11 +1,11 @@
-"""`kerf simulate demo`: the policies on a small cluster that is drawn on the spot, and what the figures mean."""
+"""`kerf simulate demo`: policies on small generated clusters, with an explanation of the results."""
 
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from model.cli.console import JsonOption, progress_bar, publish, telling_faults
+from model.cli.console import JsonOption, exit_on_error, progress_bar, publish
 
 _POLICIES = ("kube-default", "spread", "binpack", "bestfit", "tightest", "fgd")
 _FIRST = "kube-default"
@@ -13,12 +13,12 @@ _KIND = "usual"
 
 
 def demo(
-    seeds: Annotated[int, typer.Option(min=1, max=20, help="Clusters to draw, each with its own pods.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first.")] = 42,
+    seeds: Annotated[int, typer.Option(min=1, max=20, help="Clusters to generate, each with its own pods.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first cluster.")] = 42,
     json: JsonOption = None,
 ) -> None:
-    """Six policies on drawn clusters of 300 to 700 GPUs: how much of the GPUs each can give away. Needs no file."""
-    with telling_faults():
+    """Compare six policies by GPUs allocated, on generated clusters of 300 to 700 GPUs. Needs no file."""
+    with exit_on_error():
         from model.simulations.baselines import baseline
         from model.simulations.measures import measures
         from model.simulations.replays import replay
@@ -29,12 +29,12 @@ def demo(
         numbers = list(range(seed, seed + seeds))
         found: dict[str, list[dict[str, Any]]] = {policy: [] for policy in _POLICIES}
         gpus: list[int] = []
-        with progress_bar(len(numbers) * len(_POLICIES)) as tell:
+        with progress_bar(len(numbers) * len(_POLICIES)) as on_step:
             for number in numbers:
                 arrivals = offer(number).arrivals()
                 gpus.append(arrivals.num_gpus)
                 for policy in _POLICIES:
-                    tell(f"{policy}, cluster {number}")
+                    on_step(f"{policy}, cluster {number}")
                     found[policy].append(measures(arrivals, replay(arrivals, baseline(policy), number)))
     means = {policy: _means(runs) for policy, runs in found.items()}
     report = {"seeds": numbers, "gpus": gpus, "policies": means}
@@ -42,7 +42,7 @@ def demo(
 
 
 def _means(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """Of a policy's runs: percent of all GPUs once as many have been asked for as there are."""
+    """Return means over a policy's runs, in percent of all GPUs at 100 % arrived load."""
     num = len(runs)
     return {
         "allocated_percent": round(sum(run["allocation"]["100"] for run in runs) / num, 3),
@@ -51,10 +51,10 @@ def _means(runs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _table(means: dict[str, dict[str, float]], gpus: list[int]) -> Table:
-    title = f"{len(gpus)} drawn clusters, {min(gpus)} to {max(gpus)} GPUs; pods arrive and stay"
+    title = f"{len(gpus)} generated clusters, {min(gpus)} to {max(gpus)} GPUs; pods arrive and stay"
     table = Table(title=title, title_justify="left")
     table.add_column("policy", no_wrap=True)
-    for name in ("GPUs given away, %", "in fragments, %"):
+    for name in ("GPUs allocated, %", "fragmented, %"):
         table.add_column(name, justify="right")
     for policy, row in sorted(means.items(), key=lambda item: -item[1]["allocated_percent"]):
         table.add_row(policy, f"{row['allocated_percent']:.2f}", f"{row['fragmented_percent']:.2f}")
@@ -62,19 +62,19 @@ def _table(means: dict[str, dict[str, float]], gpus: list[int]) -> Table:
 
 
 def _meaning(means: dict[str, dict[str, float]], gpus: list[int]) -> str:
-    """What the figures say, in a few sentences."""
+    """Return the explanation of the results."""
     best = max(means, key=lambda policy: means[policy]["allocated_percent"])
     gained = means[best]["allocated_percent"] - means[_FIRST]["allocated_percent"]
     mean = sum(gpus) / len(gpus)
     versus = (
-        f"{best} gives away {gained:.2f} points more of the GPUs than kube-scheduler's own scores ({_FIRST}): "
+        f"{best} allocates {gained:.2f} points more of the GPUs than kube-scheduler's own scores ({_FIRST}): "
         f"{gained / 100 * mean:.1f} GPUs of {mean:.0f}."
         if best != _FIRST
-        else f"No policy gives away more of the GPUs than kube-scheduler's own scores ({_FIRST})."
+        else f"No policy allocates more of the GPUs than kube-scheduler's own scores ({_FIRST})."
     )
     return (
-        "Once the pods have asked for as many GPUs as there are, so much of them has been given away; what is in "
-        f"fragments is free, and of no use to most pods. {versus}\n"
-        "These are drawn pods that never leave: your cluster's own past says more (kerf history, kerf replay), "
-        "and so do public traces (kerf traces fetch, kerf report)."
+        "Measured when pods have requested as many GPUs as the cluster has. Fragmented GPUs are free, but of no use "
+        f"to most pods. {versus}\n"
+        "These pods are generated and never leave. For more realistic results, replay your cluster's history (kerf "
+        "history, kerf replay) or public traces (kerf traces fetch, kerf report)."
     )

@@ -1,4 +1,4 @@
-"""`kerf simulate moves`: what making room gains, and what it costs."""
+"""`kerf simulate moves`: gains and costs of making room."""
 
 import math
 import os
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from model.cli.console import JsonOption, folder, progress_bar, publish, seed_range, telling_faults
+from model.cli.console import JsonOption, exit_on_error, folder, progress_bar, publish, seed_range
 
 _HOUR_S = 3600.0
 
@@ -20,40 +20,40 @@ def moves(  # noqa: PLR0913, PLR0917 - options of a command
     traces: Annotated[
         Path | None, typer.Option("--traces", envvar="KERF_TRACES", help="Folder of traces in the layout of openb.")
     ] = None,
-    trace: Annotated[str | None, typer.Option(help="Its trace, instead of --jobs: openb_pod_list_NAME.csv.")] = None,
+    trace: Annotated[str | None, typer.Option(help="Trace, instead of --jobs: openb_pod_list_NAME.csv.")] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes: of 8 GPUs for jobs, else drawn from the trace.")] = 64,
-    days: Annotated[int, typer.Option(min=1, help="Days of the jobs' file, drawn for each seed.")] = 7,
-    pods: Annotated[float, typer.Option(min=0.001, max=1, help="Part of the trace's pods, drawn for each seed.")] = 0.5,
+    days: Annotated[int, typer.Option(min=1, help="Days of the jobs, drawn for each seed.")] = 7,
+    pods: Annotated[float, typer.Option(min=0.001, max=1, help="Fraction of the trace's pods, drawn by seed.")] = 0.5,
     load: Annotated[str, typer.Option(help="GPU work submitted, relative to capacity, as in 0.8,0.9.")] = (
         "0.8,0.9,1.0,1.1"
     ),
     seeds: Annotated[str, typer.Option(help="Seeds, as in 200-209 or 1,2.")] = "200-209",
     variants: Annotated[
-        str, typer.Option(help="Some of off, moves, checkpoints (work is saved every hour), pool (an oracle's bound).")
+        str, typer.Option(help="Any of off, moves, checkpoints (moves with hourly checkpoints), pool (upper bound).")
     ] = ("off,moves,checkpoints,pool"),
-    policy: Annotated[str, typer.Option(help="kerf as shipped, or a policy of kerf simulate jobs.")] = "kerf",
+    policy: Annotated[str, typer.Option(help="kerf (the released model), or a policy of kerf simulate jobs.")] = "kerf",
     order: Annotated[str, typer.Option(help="kerf, fifo, oracle-sjf, oracle-area.")] = "kerf",
-    every_s: Annotated[float, typer.Option(min=1, help="Seconds between two looks at those that wait.")] = 300.0,
-    after_s: Annotated[float, typer.Option(min=0, help="Seconds after which room is made for who waits.")] = 600.0,
+    every_s: Annotated[float, typer.Option(min=1, help="Seconds between checks of waiting pods.")] = 300.0,
+    after_s: Annotated[float, typer.Option(min=0, help="Waiting time in seconds after which room is made.")] = 600.0,
     least_gain: Annotated[
-        float, typer.Option(min=0, help="GPU-seconds of waiting that moves spare for each that they lose.")
+        float, typer.Option(min=0, help="Least GPU-seconds of waiting saved for each GPU-second lost.")
     ] = 2.0,
     restart_s: Annotated[float, typer.Option(min=0, help="Seconds until a moved pod works again.")] = 60.0,
-    rest_s: Annotated[float, typer.Option(min=0, help="Seconds for which a moved pod is left alone.")] = 3600.0,
-    young_rest: Annotated[bool, typer.Option("--young-rest", help="Leave all younger pods alone, too.")] = False,
-    checkpoint_s: Annotated[float, typer.Option(min=1, help="Seconds of work between two checkpoints.")] = 3600.0,
+    rest_s: Annotated[float, typer.Option(min=0, help="Cool-down of a moved pod in seconds.")] = 3600.0,
+    young_rest: Annotated[bool, typer.Option("--young-rest", help="Also exempt pods younger than that.")] = False,
+    checkpoint_s: Annotated[float, typer.Option(min=1, help="Seconds of work between checkpoints.")] = 3600.0,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """What moving pods gains those that wait for several GPUs, and what it costs: with moves and without, paired."""
-    with telling_faults():
+    """Gains of multi-GPU jobs from moving pods, and the costs, against the same simulation without moves."""
+    with exit_on_error():
         from model.evaluation import moves as compared
         from model.simulations.making_room import MakingRoom
 
         if (jobs is None) == (trace is None):
             raise ValueError("give either --jobs FILE or --trace NAME, with --traces FOLDER")
         if trace is not None and traces is None:
-            raise ValueError(f"trace {trace}: --traces names no folder")
+            raise ValueError(f"trace {trace}: --traces is missing")
         room = MakingRoom(every_s, after_s, least_gain, restart_s, rest_s=rest_s, young_rest=young_rest)
         plan = compared.Plan(
             path=jobs if jobs is not None else folder(traces or Path()),
@@ -68,8 +68,8 @@ def moves(  # noqa: PLR0913, PLR0917 - options of a command
             variants=tuple(dict.fromkeys(name.strip() for name in variants.split(","))),
         )
         loads, chosen = _loads(load), seed_range(seeds)
-        with progress_bar(len(loads) * len(plan.variants) * len(chosen)) as tell:
-            found = compared.run(loads, chosen, plan, processes or os.cpu_count() or 1, tell)
+        with progress_bar(len(loads) * len(plan.variants) * len(chosen)) as on_step:
+            found = compared.run(loads, chosen, plan, processes or os.cpu_count() or 1, on_step)
     publish(found, [_means(found), _gains(found)], json)
 
 
@@ -87,14 +87,14 @@ def _means(found: dict[str, Any]) -> Table:
     table = Table(
         "load",
         "",
-        "GPUs used for good, %",
+        "useful GPU time, %",
         "lost, %",
         "moves a day",
         "4+ GPUs: mean, h",
         "median",
         "p95",
         "all: mean, h",
-        title=f"waiting, means over {len(found['seeds'])} seeds",
+        title=f"waiting times, means over {len(found['seeds'])} seeds",
     )
     for load, cell in found["means"].items():
         for variant, row in cell.items():
@@ -110,12 +110,12 @@ def _gains(found: dict[str, Any]) -> Table:
     table = Table(
         "load",
         "",
-        "4+ GPUs wait less, %",
+        "4+ GPUs: mean wait, %",
         "their p95, %",
-        "all wait less, %",
-        "GPUs used for good, points",
+        "all: mean wait, %",
+        "useful GPU time, points",
         "JCT by GPUs, %",
-        title="beside none, paired by seed, ± 95 %",
+        title="improvement over no moves, paired by seed, ± 95 %",
     )
     for load, cell in found["better"].items():
         for variant, row in cell.items():

@@ -1,4 +1,4 @@
-"""`kerf simulate partitions`: MIG partitions by policy."""
+"""`kerf simulate partitions`: placement of MIG partitions by policy."""
 
 import os
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,31 +6,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from model.cli.console import JsonOption, progress_bar, publish, seed_range, telling_faults
+from model.cli.console import JsonOption, exit_on_error, progress_bar, publish, seed_range
 
 if TYPE_CHECKING:
     from extender.core.dra.packing import Weights
 
 _TITLES = {
-    **{"first_refusal": "first refusal later, %", "gpus_staying": "GPUs fewer, staying, %"},
-    **{"gpus_leaving": "GPUs fewer, leaving, %"},
+    **{"first_refusal": "first refusal later, %", "gpus_staying": "fewer GPUs, no departures, %"},
+    **{"gpus_leaving": "fewer GPUs, departures, %"},
 }
 
 
 def partitions(
     seeds: Annotated[str, typer.Option(help="Seeds of the requests, as in 1-8 or 1,2.")] = "1-8",
-    gpus: Annotated[int, typer.Option(min=1, max=10_000, help="GPUs, on nodes of 8.")] = 64,
+    gpus: Annotated[int, typer.Option(min=1, max=10_000, help="Number of GPUs, on nodes of 8.")] = 64,
     kinds: Annotated[str, typer.Option(help="Kinds of GPU.")] = "a100-40gb,a100-80gb,h100-80gb",
     mixes: Annotated[str | None, typer.Option(help="Mixes of profiles. Default: all.")] = None,
-    requests: Annotated[int, typer.Option(min=3, help="Requests that come and leave at each load.")] = 800,
+    requests: Annotated[int, typer.Option(min=3, help="Requests at each load with departures.")] = 800,
     weight: Annotated[
-        list[str] | None, typer.Option(help="PROFILE=WEIGHT of the worth of what is left; repeatable.")
+        list[str] | None, typer.Option(help="PROFILE=WEIGHT in the worth of free slices; repeatable.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one for each core.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """MIG partitions placed by Kerf, by kube-scheduler's first fit and by best fit: how many, on how many GPUs."""
-    with telling_faults():
+    """Compare Kerf with first fit, kube-scheduler and best fit: MIG partitions placed, and GPUs needed."""
+    with exit_on_error():
         from model.evaluation import partitions as compared
         from model.workloads import partition_mixes
         from model.workloads.nvidia import GPUS
@@ -42,8 +42,8 @@ def partitions(
             num_leaving=requests,
         )
         chosen = seed_range(seeds)
-        with progress_bar(len(plan.kinds) * len(plan.mixes) * len(chosen)) as tell:
-            found = compared.run(chosen, plan, _weights(weight or []), jobs or os.cpu_count() or 1, tell)
+        with progress_bar(len(plan.kinds) * len(plan.mixes) * len(chosen)) as on_step:
+            found = compared.run(chosen, plan, _weights(weight or []), jobs or os.cpu_count() or 1, on_step)
     publish(found, [_table(found)], json)
 
 
@@ -51,7 +51,7 @@ def _table(found: dict[str, Any]) -> Table:
     better = found["better"]["all"]
     measures = list(next(iter(better.values())))
     table = Table(
-        "Kerf beside (of at most)", *(_TITLES.get(name, f"more {name.replace('_', ' ')}, %") for name in measures)
+        "Kerf's gain over (upper bound)", *(_TITLES.get(name, f"more {name.replace('_', ' ')}, %") for name in measures)
     )
     for other, row in better.items():
         table.add_row(other, *(_cell(row[name]) for name in measures))
@@ -59,22 +59,22 @@ def _table(found: dict[str, Any]) -> Table:
 
 
 def _cell(gain: dict[str, float]) -> str:
-    bound = f" (of {gain['at_most']:.1f})" if "at_most" in gain else ""
+    bound = f" (≤ {gain['at_most']:.1f})" if "at_most" in gain else ""
     return f"{gain['mean']:+.2f} ± {gain['half_width']:.2f}{bound}"
 
 
-def _some_of(text: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
+def _some_of(text: str, choices: tuple[str, ...], option: str) -> tuple[str, ...]:
     chosen = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not chosen or not set(chosen) <= set(known):
-        raise ValueError(f"{option} {text}: write some of {', '.join(known)}")
+    if not chosen or not set(chosen) <= set(choices):
+        raise ValueError(f"{option} {text}: choose from {', '.join(choices)}")
     return chosen
 
 
-def _weights(given: list[str]) -> "Weights":
+def _weights(options: list[str]) -> "Weights":
     from extender.core.dra.packing import Weights
 
     by_kind = {}
-    for item in given:
+    for item in options:
         kind, equals, number = item.partition("=")
         try:
             by_kind[kind] = float(number)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from model.cli.console import console_on, errors, progress_bar, telling_faults
+from model.cli.console import console_on, errors, exit_on_error, progress_bar
 
 traces_app = typer.Typer(
     help="Public traces to simulate with.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
@@ -23,32 +23,30 @@ def fetch(
     names: Annotated[
         list[str] | None, typer.Argument(help="openb, philly; default: both.", metavar="[NAME]...")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for them, each in one of its name.")] = Path("traces"),
+    out: Annotated[Path, typer.Option(help="Folder for the traces; each gets a subfolder.")] = Path("traces"),
     source: Annotated[
         str | None,
-        typer.Option(
-            "--from", help="A mirror: a folder, or an address, that has the files themselves.", metavar="BASE"
-        ),
+        typer.Option("--from", help="Mirror: a folder or URL with the files.", metavar="BASE"),
     ] = None,
 ) -> None:
-    """Fetch public traces from where they are published, check their SHA-256, and keep what is there already."""
-    with telling_faults():
+    """Fetch public traces and check their SHA-256. Existing valid files are kept."""
+    with exit_on_error():
         from model.workloads.published import PHILLY_PART, TRACES, FetchError
         from model.workloads.published import fetch as fetched
 
         wanted = list(dict.fromkeys(names or TRACES))
         if unknown := [name for name in wanted if name not in TRACES]:
             raise ValueError(f"no trace {unknown[0]!r}; there are {', '.join(TRACES)}")
-        told = console_on(sys.stdout)
+        console = console_on(sys.stdout)
         for name in wanted:
-            with progress_bar(len(TRACES[name].files)) as tell:
+            with progress_bar(len(TRACES[name].files)) as on_step:
                 try:
-                    paths = fetched(name, TRACES[name], out, source, tell)
+                    paths = fetched(name, TRACES[name], out, source, on_step)
                 except FetchError as error:
                     errors().print(str(error), style="red", markup=False, soft_wrap=True)
                     raise typer.Exit(1) from None
-            told.print(f"{name}: {len(paths)} files in {out / name} ({TRACES[name].licence})", soft_wrap=True)
+            console.print(f"{name}: {len(paths)} files in {out / name} ({TRACES[name].licence})", soft_wrap=True)
         if "openb" in wanted:
-            told.print(f"kerf simulate openb --traces {out}", soft_wrap=True)
+            console.print(f"kerf simulate openb --traces {out}", soft_wrap=True)
         if "philly" in wanted:
-            told.print(f"kerf simulate jobs --jobs {out / 'philly' / PHILLY_PART}", soft_wrap=True)
+            console.print(f"kerf simulate jobs --jobs {out / 'philly' / PHILLY_PART}", soft_wrap=True)

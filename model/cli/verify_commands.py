@@ -1,4 +1,4 @@
-"""Commands that compare with what is known or aimed at: `kerf verify`."""
+"""`kerf verify`: comparisons with published results and with targets."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from model.cli.commands import LoadOption, TracesOption
-from model.cli.console import JsonOption, errors, folder, progress_bar, publish, telling_faults, whole_numbers
+from model.cli.console import JsonOption, errors, exit_on_error, folder, progress_bar, publish, whole_numbers
 
 verify_app = typer.Typer(
     help="Compare with published results and with targets.",
@@ -31,7 +31,7 @@ def published(
     json: JsonOption = None,
 ) -> None:
     """Replay the published experiment; exit status 1 if a result differs by more than 0.01 points."""
-    with telling_faults():
+    with exit_on_error():
         from model.evaluation import published as experiment
 
         directory = folder(traces)
@@ -41,9 +41,9 @@ def published(
             if (not trace or line[0] in trace) and (not seed or line[2] in seed)
         ]
         if not lines:
-            raise ValueError("no such row in published_allocation.csv")
-        with progress_bar(len(lines)) as tell:
-            runs = experiment.verify(directory, lines, tell)
+            raise ValueError("no row of published_allocation.csv matches --trace and --seed")
+        with progress_bar(len(lines)) as on_step:
+            runs = experiment.verify(directory, lines, on_step)
     table = Table("trace", "policy", "runs", "largest difference", "differ", title="Published and replayed allocation")
     for name, rule in sorted({(run.trace, run.policy) for run in runs}):
         group = [run for run in runs if (run.trace, run.policy) == (name, rule)]
@@ -64,23 +64,23 @@ def verify_jobs(
     load: LoadOption = 0.9,
     seeds: Annotated[str, typer.Option(help="Seeds of random halves of the jobs, as in 42,43,44.")] = "42,43,44,45,46",
     window_days: Annotated[float, typer.Option(min=0.01, help="Length of a window.")] = 4.0,
-    skip_days: Annotated[float, typer.Option(min=0, help="Days on which constants were chosen.")] = 0.0,
+    skip_days: Annotated[float, typer.Option(min=0, help="Days to exclude, on which constants were tuned.")] = 0.0,
     json: JsonOption = None,
 ) -> None:
-    """Compare job completion under the queue's order with kube-scheduler's; exit status 1 unless it is 30 % lower."""
-    with telling_faults():
+    """Compare job completion time under the queue's order with kube-scheduler's; exit status 1 unless 30 % lower."""
+    with exit_on_error():
         from model.evaluation import job_trials
         from model.workloads.jobs import read_jobs
 
         listed, numbers = read_jobs(jobs), whole_numbers(seeds)
-        with progress_bar(job_trials.num_steps(listed, numbers, window_days)) as tell:
-            report = job_trials.compare(listed, load or 0.9, numbers, window_days, skip_days, tell)
-    table = Table("jobs of", "jobs", "GPUs", "mean JCT, h", "lower by", "p99 delay, h", "times", "longest, h")
+        with progress_bar(job_trials.num_steps(listed, numbers, window_days)) as on_step:
+            report = job_trials.compare(listed, load or 0.9, numbers, window_days, skip_days, on_step)
+    table = Table("subset", "jobs", "GPUs", "mean JCT, h", "lower by", "p99 delay, h", "ratio", "max delay, h")
     for part in ("windows", "samples", "apart"):
         for row in ([report["whole"]] if part == "windows" else []) + report[part]:
             alone = ", alone" if part == "apart" else ""
             table.add_row(
-                f"{row['name']}{alone}{'' if row.get('held_out', True) else ' (known)'}",
+                f"{row['name']}{alone}{'' if row.get('held_out', True) else ' (tuned on)'}",
                 str(row["jobs"]),
                 str(row["gpus"]),
                 _hours(row["jct_s"]),
@@ -101,11 +101,11 @@ def verify_jobs(
 
 
 def _spread(found: dict[str, float | None]) -> str:
-    """A mean, with its interval where there are several values."""
+    """Format a mean, with its interval if there are several values."""
     words = f"{found['mean']:.3f}"
     return words if found["half_width"] is None else f"{words} ± {found['half_width']:.3f}"
 
 
 def _hours(seconds: list[float]) -> str:
-    """Of the baseline, and of the queue."""
+    """Format values of the baseline and the queue in hours."""
     return " / ".join(f"{value / 3600:.2f}" for value in seconds)

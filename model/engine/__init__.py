@@ -1,1 +1,1 @@
-"""Compiled twins of the core's rules, for simulations."""
+"""Compiled equivalents of the core's rules, for simulations."""

@@ -1,4 +1,4 @@
-"""A trace's GPU models as the service knows them, so that its own rules can decide about them."""
+"""GPU models of a trace, as the service describes them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,11 +16,11 @@ _PRODUCTS: Final = {
     "V100M16": "v100-sxm2-16gb",
     "V100M32": "v100-sxm2-32gb",
 }
-"""Products by their names in the openb traces. G1 to G3 are kept secret there."""
+"""Product names by the openb traces' names. The traces anonymise G1 to G3."""
 
 
 def models_of(names: Sequence[str], *, product_memory: bool = False) -> tuple[list[GpuModel], Longs]:
-    """(M,) models, and the MiB of their GPUs; 0 unless known products have theirs, for policies that weigh that."""
+    """Return (M,) models and the MiB of their GPUs: 0 unless `product_memory` is set and the product is known."""
     products = [_PRODUCTS.get(name, name) for name in names]
     memory = [PRODUCT_MEMORY_MIB.get(product, 0) if product_memory else 0 for product in products]
     return [GpuModel(product, (name,)) for product, name in zip(products, names, strict=True)], np.array(

@@ -1,4 +1,4 @@
-"""How functions are compiled. Needs numba, which the service does without: import it only where simulations run."""
+"""Compilation with numba. The service has no numba: import this only in simulations."""
 
 import contextlib
 import hashlib
@@ -15,32 +15,32 @@ _ENGINE: Final = Path(__file__).parent
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile on first use and keep the result on disk; where no folder is writable, compile in each process.
+    """Compile on first use and cache the result on disk; if no folder is writable, compile in each process.
 
-    Other threads run meanwhile: who shares arrays between them sees to it.
+    Compiled functions release the GIL: callers must synchronise access to shared arrays.
     """
     try:
-        made: Any = numba.njit(cache=True, error_model="numpy", nogil=True)(function)
+        jitted: Any = numba.njit(cache=True, error_model="numpy", nogil=True)(function)
     except RuntimeError:  # numba: "no locator available"
-        made = numba.njit(error_model="numpy", nogil=True)(function)
-    return cast("_Function", made)
+        jitted = numba.njit(error_model="numpy", nogil=True)(function)
+    return cast("_Function", jitted)
 
 
-def _forget_what_is_out_of_date(cache: Path, *rooms: Path) -> None:
-    """Remove what was compiled from other sources than those that the rooms hold now.
+def _forget_what_is_out_of_date(cache: Path, *folders: Path) -> None:
+    """Clear the cache if any source file in `folders` has changed.
 
-    numba looks at the file of the function alone: it would go on with what another module held before, and can't read a
-    cache that names a module which has gone.
+    numba only checks the file of the function itself: it would keep inlined code of other modules, and fails on a cache
+    that names a removed module.
     """
     digest = hashlib.sha256()
-    for room in rooms:
-        for source in sorted(room.rglob("*.py")):
+    for folder in folders:
+        for source in sorted(folder.rglob("*.py")):
             digest.update(source.read_bytes())
     stamp = cache / "compiled-from"
-    with contextlib.suppress(OSError):  # what can't be written to numba leaves alone, too
+    with contextlib.suppress(OSError):  # numba doesn't use a folder that isn't writable either
         if not stamp.exists() or stamp.read_text() != digest.hexdigest():
-            for kept in cache.glob("*.nb[ic]"):
-                kept.unlink(missing_ok=True)
+            for file in cache.glob("*.nb[ic]"):
+                file.unlink(missing_ok=True)
             stamp.write_text(digest.hexdigest())
 
 

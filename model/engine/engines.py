@@ -1,6 +1,6 @@
-"""Who decides in a simulation: the compiled twins, or the service's own functions; both place alike.
+"""Engines that decide in a simulation: compiled, or the service's own functions, with the same results.
 
-An engine fills its nodes in place. C classes of pods are offered to it by number.
+An engine updates its nodes in place. The C classes of pods are identified by number.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
-from extender.core.fragmentation import Asks, Mix, Nodes, fragment_milli
+from extender.core.fit import filters
+from extender.core.fragmentation import Mix, Nodes, PodClasses, fragment_milli
 from extender.core.policies import fgd, kerf
 from extender.core.policies.policy import Policy
 from extender.core.valuenet.features import Outlook
@@ -20,29 +21,36 @@ from model.engine.node_scores import Learned, learned_on
 from model.engine.ranks import Rank, Tie
 
 
-class Compiled:
-    """Decisions by the compiled twins."""
+def _check_filters() -> None:
+    """Raise ValueError if an installed filter could not be loaded, as the service does at start."""
+    if filters.faults:
+        raise ValueError("\n".join(filters.faults.values()))
 
-    def __init__(self, nodes: Nodes, asks: Asks, mix: Mix, rank: Rank = Rank.NONE, tie: Tie = Tie.FIRST) -> None:
+
+class Compiled:
+    """The compiled engine."""
+
+    def __init__(self, nodes: Nodes, asks: PodClasses, mix: Mix, rank: Rank = Rank.NONE, tie: Tie = Tie.FIRST) -> None:
+        _check_filters()
         self.nodes, self._asks, self._rank, self._tie = nodes, asks, int(rank), int(tie)
         self._learned: Learned | None = None
         self._last = 0 if tie is Tie.SAMPLED else -1
-        self._remember(mix)
+        self._reset_memo(mix)
 
     def follow(self, outlook: Outlook, potential: Potential) -> None:
-        """From now on a learned rank decides: nothing that is remembered holds."""
+        """Switch to a learned rank, and clear the cached scores."""
         self._learned = learned_on(self.nodes, outlook, potential)
-        self._remember(outlook.mix)
+        self._reset_memo(outlook.mix)
 
     def decide(self, c: int, draw: float = 0.0) -> int:
-        """The node for a class, -1 when none fits; `draw` in [0, 1) where ties are random."""
+        """Return the node for a class, -1 if none fits; `draw` in [0, 1) breaks random ties."""
         node, self._last = kernels.decide(
             self.nodes, self._asks, c, self._rank, self._tie, self._mix, self._learned, self._memo, draw, self._last
         )
         return node
 
     def take(self, c: int, node: int) -> int:
-        """Book a class on the node that was decided for; returns its GPUs as bits."""
+        """Book a class on the node from `decide`; returns its GPUs as a bit mask."""
         return kernels.take(self.nodes, self._asks, c, node, self._mix, self._memo)
 
     def give_back(self, c: int, node: int, gpus: int) -> None:
@@ -50,15 +58,15 @@ class Compiled:
         kernels.give_back(self.nodes, self._asks, c, node, gpus, self._mix, self._memo)
 
     def mark_fitting(self, node: int, fitting: Mask) -> None:
-        """Set (C,) `fitting` for each class that a node has room for, where something was given back there."""
+        """Set (C,) `fitting` for each class that fits on a node after a release there."""
         kernels.mark_fitting(self.nodes, self._asks, node, fitting)
 
     def changed(self, node: int) -> None:
-        """What is free on a node was changed by somebody else."""
+        """Invalidate a node whose free capacity was changed outside the engine."""
         kernels.note_change(self.nodes, node, self._mix, self._memo)
 
     def fragment_milli(self, without: Sequence[int] = ()) -> float:
-        """Idle GPU milli that a typical pod is expected to be unable to use, now; `without` some nodes."""
+        """Idle GPU milli that a typical pod is expected not to be able to use, `without` some nodes."""
         return float(self._memo.fragment.sum() - self._memo.fragment[list(without)].sum())
 
     def place_all(self, classes: Longs, draws: Floats, placed: Longs, gpus: Longs, fragments: Floats) -> None:
@@ -68,23 +76,24 @@ class Compiled:
             draws, placed, gpus, fragments,
         )  # fmt: skip
 
-    def _remember(self, mix: Mix) -> None:
+    def _reset_memo(self, mix: Mix) -> None:
         self._mix, self._memo = mix, kernels.memo_of(len(self._asks.cpu_milli), self.nodes, mix)
 
 
 class Rules(rules.Rules):
-    """The service's own functions, with the simulator's ties and its measure of fragments."""
+    """The service's own functions, with the simulator's tie-breaks and its measure of fragments."""
 
     def __init__(
         self,
         nodes: Nodes,
-        asks: Asks,
+        asks: PodClasses,
         mix: Mix,
         policy: Policy,
         tie: Tie = Tie.FIRST,
         model_names: Sequence[str] = (),
     ) -> None:
-        """`model_names` are those that `nodes.model` counts."""
+        """`model_names` are indexed by `nodes.model`."""
+        _check_filters()
         num_models = int(nodes.model.max(initial=-1)) + 1
         names = [*model_names, *(f"model-{bit}" for bit in range(len(model_names), num_models))]
         models, memory = models_of(names, product_memory=policy.context is not None and policy.name != "kerf")
@@ -93,7 +102,7 @@ class Rules(rules.Rules):
         self._last = 0 if tie is Tie.SAMPLED else -1
 
     def follow(self, outlook: Outlook, potential: Potential) -> None:
-        """From now on a learned rank decides."""
+        """Switch to a learned rank."""
         self._mix = outlook.mix
         self.decide_by(kerf.serving(kerf.LearnedScore(prospect(potential, outlook), serial=id(outlook))))
 

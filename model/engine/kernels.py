@@ -1,7 +1,4 @@
-"""Decisions of a simulation, compiled: scores remembered until a node changes, ties, booking.
-
-Needs numba, which the service does without: import it only where simulations run.
-"""
+"""Compiled decisions of a simulation: scores cached until a node changes, tie-breaks, booking."""
 
 from typing import Final, NamedTuple
 
@@ -9,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Floats, Longs, Mask
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from model.engine import node_values
 from model.engine.compiling import compiled
 from model.engine.node_scores import Learned, book, evaluate_node, fit_node, release
@@ -17,37 +14,37 @@ from model.engine.ranks import Tie, sample_size
 
 _FIRST, _RANDOM, _NEXT, _SAMPLED = int(Tie.FIRST), int(Tie.RANDOM), int(Tie.NEXT), int(Tie.SAMPLED)
 _NOWHERE: Final = -np.inf
-_RING: Final = 1024  # a power of two: its remainders are cheap
+_RING: Final = 1024  # a power of two, so that modulo is a mask
 _sample_size = compiled(sample_size)
 
 
 class Memo(NamedTuple):
-    """Scores remembered per class and node until the node changes."""
+    """Scores cached per class and node until the node changes."""
 
     score: Floats
     """(C, N)."""
     gpu: npt.NDArray[np.int8]
-    """(C, N) GPU of a share."""
+    """(C, N) GPU for a share."""
     seen: Longs
-    """(C,) number of changes that the class's row knows of, -1 at first."""
+    """(C,) number of changes applied to the class's row, -1 at first."""
     changed: Longs
-    """(_RING,) the nodes that changed last."""
+    """(_RING,) the last nodes that changed."""
     num_changes: Longs
     """(1,)."""
     checked: Longs
-    """(N,) number of changes at the last look at a node, to look once at a node that changed often."""
+    """(N,) mark of the last refresh of a node, so that each refresh evaluates it once."""
     fragment: Floats
-    """(N,) each node's fragment milli now."""
+    """(N,) each node's current fragment milli."""
     scratch: Longs
-    """(2, U + 1) room for a node's count of GPUs and idle milli per size of the mix."""
+    """(2, U + 1) scratch for a node's count of GPUs and idle milli per size of the mix."""
     twin: Longs
-    """(N,) an earlier node that began in the same state, -1 for the first of its kind or once a node has changed."""
+    """(N,) an earlier node with the same initial state; -1 for the first of its kind, or once a node has changed."""
     num_twins: Longs
-    """(N,) how many nodes have this one as their twin."""
+    """(N,) number of nodes with this one as their twin."""
 
 
 def memo_of(num_classes: int, nodes: Nodes, mix: Mix) -> Memo:
-    """An empty memo for nodes in their present state."""
+    """Return an empty memo for nodes in their current state."""
     num_nodes = len(nodes.cpu_milli)
     memo = Memo(
         np.empty((num_classes, num_nodes)),
@@ -84,8 +81,8 @@ def _fill_fragments(nodes: Nodes, mix: Mix, memo: Memo) -> None:
 
 
 @compiled
-def fitting(nodes: Nodes, asks: Asks, c: int) -> Mask:
-    """(N,) the nodes that have room for a class."""
+def fitting(nodes: Nodes, asks: PodClasses, c: int) -> Mask:
+    """(N,) whether a class fits on each node."""
     fits = np.zeros(len(nodes.cpu_milli), np.bool_)
     for node in range(len(fits)):
         fits[node] = fit_node(nodes, asks, c, node)
@@ -93,24 +90,24 @@ def fitting(nodes: Nodes, asks: Asks, c: int) -> Mask:
 
 
 @compiled
-def can_run(nodes: Nodes, asks: Asks) -> Mask:
-    """(C,) the classes that some node has room for."""
-    found = np.zeros(len(asks.cpu_milli), np.bool_)
+def can_run(nodes: Nodes, asks: PodClasses) -> Mask:
+    """(C,) whether each class fits on any node."""
+    fits = np.zeros(len(asks.cpu_milli), np.bool_)
     for node in range(len(nodes.cpu_milli)):
-        mark_fitting(nodes, asks, node, found)
-    return found
+        mark_fitting(nodes, asks, node, fits)
+    return fits
 
 
 @compiled
-def mark_fitting(nodes: Nodes, asks: Asks, node: int, fitting: Mask) -> None:
-    """Set (C,) `fitting` for each class that a node has room for; others are left as they are."""
+def mark_fitting(nodes: Nodes, asks: PodClasses, node: int, fitting: Mask) -> None:
+    """Set (C,) `fitting` for each class that fits on a node; others keep their value."""
     for c in range(len(fitting)):
         fitting[c] = fitting[c] or fit_node(nodes, asks, c, node)
 
 
 @compiled
-def _refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, learned: Learned | None, memo: Memo) -> None:
-    """Bring a class's remembered scores up to date, and V of each node where a learned rank goes by it."""
+def _refresh(nodes: Nodes, asks: PodClasses, c: int, rank: int, mix: Mix, learned: Learned | None, memo: Memo) -> None:
+    """Update a class's cached scores, and with a learned rank V of each node."""
     now = memo.num_changes[0]
     if learned is not None:
         _refresh_values(nodes, learned, memo)
@@ -125,7 +122,7 @@ def _refresh(nodes: Nodes, asks: Asks, c: int, rank: int, mix: Mix, learned: Lea
                     nodes, asks, c, node, rank, mix, learned, memo.fragment[node], memo.scratch
                 )
     else:
-        # From the newest change back: a node is looked at once, `checked` has a value of this look only.
+        # `mark` is unique to this refresh, so that each changed node is evaluated once.
         mark = -2 - now * len(memo.seen) - c
         for change in range(now - 1, since - 1, -1):
             node = memo.changed[change & (_RING - 1)]
@@ -153,9 +150,9 @@ def _refresh_values(nodes: Nodes, learned: Learned, memo: Memo) -> None:
 
 @compiled
 def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
-    """The node taken by (N,) scores, -1 when none fits, and what `last` is for the next decision.
+    """Return the node chosen by (N,) scores, -1 if none fits, and `last` for the next decision.
 
-    `draw` is uniform in [0, 1). `last` is the node taken last (NEXT; -1 at first) or where the next sample begins
+    `draw` is uniform in [0, 1). `last` is the node chosen last (NEXT; -1 at first) or where the next sample begins
     (SAMPLED; 0 at first).
     """
     num_nodes = len(score)
@@ -165,19 +162,19 @@ def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
             if score[node] > best_score:
                 best, best_score = node, score[node]
         return best, last
-    begin, looked_at = 0, num_nodes
+    begin, num_checked = 0, num_nodes
     if tie == _SAMPLED:
         wanted = _sample_size(num_nodes)
         begin = last
-        found = 0
+        num_feasible = 0
         for step in range(num_nodes):
             if score[(begin + step) % num_nodes] > _NOWHERE:
-                found += 1
-                if found == wanted:
-                    looked_at = step + 1
+                num_feasible += 1
+                if num_feasible == wanted:
+                    num_checked = step + 1
                     break
     top, num_best = _NOWHERE, 0
-    for step in range(looked_at):
+    for step in range(num_checked):
         node = begin + step
         value = score[node if node < num_nodes else node - num_nodes]
         if value > top:
@@ -189,36 +186,36 @@ def pick(score: Floats, tie: int, draw: float, last: int) -> tuple[int, int]:
     skip = int(draw * num_best) if tie in (_RANDOM, _SAMPLED) else 0
     first = -1
     for node in range(num_nodes):
-        if score[node] == top and (node - begin) % num_nodes < looked_at:
+        if score[node] == top and (node - begin) % num_nodes < num_checked:
             if first < 0:
                 first = node
             if tie == _NEXT:
                 if node > last:
                     return node, node
             elif skip == 0:
-                return node, (begin + looked_at) % num_nodes if tie == _SAMPLED else last
+                return node, (begin + num_checked) % num_nodes if tie == _SAMPLED else last
             skip -= 1
     return first, first
 
 
 @compiled
-def take(nodes: Nodes, asks: Asks, c: int, node: int, mix: Mix, memo: Memo) -> int:
-    """Book what was remembered for a class on a node; the memo hears of it. Returns the GPUs taken, as bits."""
+def take(nodes: Nodes, asks: PodClasses, c: int, node: int, mix: Mix, memo: Memo) -> int:
+    """Book a class on a node, on the cached GPU, and update the memo. Returns the GPUs taken as a bit mask."""
     taken = book(nodes, asks, c, node, memo.gpu[c, node])
     note_change(nodes, node, mix, memo)
     return taken
 
 
 @compiled
-def give_back(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, mix: Mix, memo: Memo) -> None:
-    """Undo `take`, which returned `gpus`; the memo hears of it."""
+def give_back(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int, mix: Mix, memo: Memo) -> None:
+    """Undo `take`, which returned `gpus`, and update the memo."""
     release(nodes, asks, c, node, gpus)
     note_change(nodes, node, mix, memo)
 
 
 @compiled
 def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
-    """Tell the memo that a node changed."""
+    """Record in the memo that a node changed."""
     free = nodes.gpu_free_milli[node]
     memo.fragment[node] = node_values.fragment(
         nodes.cpu_free_milli[node], free, -1, 0, nodes.model[node], mix, memo.scratch
@@ -227,7 +224,7 @@ def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
         memo.num_twins[memo.twin[node]] -= 1
         memo.twin[node] = -1
     elif memo.num_twins[node] > 0:
-        # The first of its kind changes: the next one takes its place.
+        # The first of its kind changed: the next one takes its place.
         heir = -1
         for other in range(node + 1, len(memo.twin)):
             if memo.twin[other] == node:
@@ -245,7 +242,7 @@ def note_change(nodes: Nodes, node: int, mix: Mix, memo: Memo) -> None:
 @compiled
 def decide(
     nodes: Nodes,
-    asks: Asks,
+    asks: PodClasses,
     c: int,
     rank: int,
     tie: int,
@@ -255,7 +252,7 @@ def decide(
     draw: float,
     last: int,
 ) -> tuple[int, int]:
-    """The node for a class, -1 when none fits, and `last` for the next decision."""
+    """Return the node for a class, -1 if none fits, and `last` for the next decision."""
     _refresh(nodes, asks, c, rank, mix, learned, memo)
     return pick(memo.score[c], tie, draw, last)
 
@@ -263,7 +260,7 @@ def decide(
 @compiled
 def place_all(
     nodes: Nodes,
-    asks: Asks,
+    asks: PodClasses,
     classes: Longs,
     rank: int,
     tie: int,
@@ -277,11 +274,11 @@ def place_all(
 ) -> None:
     """Offer P pods one after the other; none departs.
 
-    `classes` and `draws` are (P,). Writes (P,) `placed`, the node or -1, (P,) `gpus`, the bits taken, and (P,)
+    `classes` and `draws` are (P,). Writes (P,) `placed`, the node or -1; (P,) `gpus`, the mask of GPUs taken; and (P,)
     `fragments`, the cluster's fragment milli afterwards.
     """
     total = 0.0
-    for node in range(len(memo.fragment)):  # one after the other: a sum by halves rounds otherwise
+    for node in range(len(memo.fragment)):  # in order: a pairwise sum rounds differently
         total += memo.fragment[node]
     last = 0 if tie == _SAMPLED else -1
     for p in range(len(classes)):

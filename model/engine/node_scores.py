@@ -1,7 +1,7 @@
-"""Compiled twins of fit, booking and scores, for simulations: the same bits, a node at a time.
+"""Compiled equivalents of fit, booking and scores, one node at a time, with bit-identical results.
 
-The rules are `extender.core`'s: `fit`, `bookings`, and a file for each policy. A trace tells nothing of GPUs' memory,
-links and time slices, so what is left of the rules is short. tests/model/engine compares them, policy by policy.
+The rules are those of `extender.core` (`fit`, `bookings`, and one file for each policy), reduced to what traces have:
+no GPU memory, links or time slices. tests/model/engine compares them for each policy.
 """
 
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Ints, Longs
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from extender.core.resources.nodes import MAX_GPUS_PER_NODE, MAX_MEMORY_MIB
 from extender.core.valuenet.features import FEATURES, Outlook
 from extender.core.valuenet.potentials import TOLERANCE, Potential, in_context
@@ -31,22 +31,22 @@ _NOWHERE: Final = -np.inf
 
 
 class Learned(NamedTuple):
-    """A learned rank on N nodes, and room to work it out in."""
+    """A learned rank on N nodes, with scratch arrays."""
 
     outlook: Outlook
     potential: Potential
     values: Floats
-    """(N,) V of each node after the first `known` changes of the memo."""
+    """(N,) V of each node after the memo's first `known` changes."""
     known: Longs
-    """(1,) -1 when there are no values yet."""
+    """(1,) -1 before the first computation."""
     inputs: Floats
-    """(F,)."""
+    """(F,) scratch."""
     scratch: Longs
-    """(G,)."""
+    """(G,) scratch."""
 
 
 def learned_on(nodes: Nodes, outlook: Outlook, potential: Potential) -> Learned:
-    """A learned rank on nodes of which nothing is worked out yet."""
+    """Return a learned rank on nodes, before the first computation."""
     num_nodes, num_slots = nodes.gpu_free_milli.shape
     known, inputs = np.full(1, -1, np.int64), np.zeros(len(FEATURES))
     potential = in_context(potential, outlook.context)
@@ -54,8 +54,8 @@ def learned_on(nodes: Nodes, outlook: Outlook, potential: Potential) -> Learned:
 
 
 @compiled
-def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
-    """Whether a class fits now: CPU, memory, model, and a GPU with enough left or enough idle GPUs."""
+def fit_node(nodes: Nodes, asks: PodClasses, c: int, node: int) -> bool:
+    """Whether a class fits now: CPU, memory, model, and one GPU with enough free or enough idle GPUs."""
     if nodes.cpu_free_milli[node] < asks.cpu_milli[c] or nodes.memory_free_mib[node] < asks.memory_mib[c]:
         return False
     num = asks.num_gpus[c]
@@ -63,24 +63,24 @@ def fit_node(nodes: Nodes, asks: Asks, c: int, node: int) -> bool:
         return True
     if nodes.model[node] < 0 or (asks.models[c] >> nodes.model[node]) & 1 == 0:
         return False
-    found = 0
+    num_enough = 0
     for g in range(nodes.gpu_free_milli.shape[1]):
         if nodes.gpu_free_milli[node, g] >= asks.gpu_milli[c]:
-            found += 1
-            if found >= num:
+            num_enough += 1
+            if num_enough >= num:
                 return True
     return False
 
 
 @compiled
-def book(nodes: Nodes, asks: Asks, c: int, node: int, gpu: int) -> int:
-    """Book a class on a node, in place; returns the GPUs taken as bits: the share's `gpu`, or the first idle ones."""
+def book(nodes: Nodes, asks: PodClasses, c: int, node: int, gpu: int) -> int:
+    """Book a class on a node, in place; returns the mask of GPUs taken: the share's `gpu`, or the first idle ones."""
     nodes.cpu_free_milli[node] -= asks.cpu_milli[c]
     nodes.memory_free_mib[node] -= asks.memory_mib[c]
     num, milli = asks.num_gpus[c], asks.gpu_milli[c]
     if 0 < milli < _WHOLE_MILLI:
         nodes.gpu_free_milli[node, gpu] -= milli
-        return 1 << gpu
+        return 1 << int(gpu)  # not compiled, an int8 would overflow at GPU 7
     taken = 0
     for g in range(nodes.gpu_free_milli.shape[1]):
         if num > 0 and nodes.gpu_free_milli[node, g] == _WHOLE_MILLI:
@@ -91,19 +91,19 @@ def book(nodes: Nodes, asks: Asks, c: int, node: int, gpu: int) -> int:
 
 
 @compiled
-def release(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int) -> None:
-    """Undo `book`, in place; `gpus` is what it returned."""
+def release(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int) -> None:
+    """Undo `book`, in place; `gpus` is the mask that it returned."""
     _move(nodes, asks, c, node, gpus, 1)
 
 
 @compiled
-def retake(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int) -> None:
-    """Book a class on GPUs that are known, in place."""
+def retake(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int) -> None:
+    """Book a class on given GPUs, in place."""
     _move(nodes, asks, c, node, gpus, -1)
 
 
 @compiled
-def _move(nodes: Nodes, asks: Asks, c: int, node: int, gpus: int, sign: int) -> None:
+def _move(nodes: Nodes, asks: PodClasses, c: int, node: int, gpus: int, sign: int) -> None:
     nodes.cpu_free_milli[node] += sign * asks.cpu_milli[c]
     nodes.memory_free_mib[node] += sign * asks.memory_mib[c]
     for g in range(nodes.gpu_free_milli.shape[1]):
@@ -120,17 +120,17 @@ def _balance(cpu_used: int, cpu: int, memory_used: int, memory: int) -> int:
 
 
 @compiled
-def _kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
+def _kube(nodes: Nodes, asks: PodClasses, c: int, node: int) -> int:
     """`kube_default.score` of one node."""
     cpu, memory = nodes.cpu_milli[node], nodes.memory_mib[node]
     cpu_free, memory_free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node]
-    asked_cpu, asked_memory = asks.cpu_milli[c], asks.memory_mib[c]
-    least = max(cpu_free - (asked_cpu if asked_cpu > 0 else _KUBE_CPU), 0) * 100 // max(cpu, 1)
-    least += max(memory_free - (asked_memory if asked_memory > 0 else _KUBE_MEMORY), 0) * 100 // max(memory, 1)
+    cpu_request, memory_request = asks.cpu_milli[c], asks.memory_mib[c]
+    least = max(cpu_free - (cpu_request if cpu_request > 0 else _KUBE_CPU), 0) * 100 // max(cpu, 1)
+    least += max(memory_free - (memory_request if memory_request > 0 else _KUBE_MEMORY), 0) * 100 // max(memory, 1)
     least //= 2
-    if asked_cpu == 0 and asked_memory == 0:
+    if cpu_request == 0 and memory_request == 0:
         return int(least)
-    after = _balance(cpu - cpu_free + asked_cpu, cpu, memory - memory_free + asked_memory, memory)
+    after = _balance(cpu - cpu_free + cpu_request, cpu, memory - memory_free + memory_request, memory)
     before = _balance(cpu - cpu_free, cpu, memory - memory_free, memory)
     return int(least + 50 + (50 + after - before) // 2)
 
@@ -138,7 +138,7 @@ def _kube(nodes: Nodes, asks: Asks, c: int, node: int) -> int:
 @compiled
 def evaluate_node(
     nodes: Nodes,
-    asks: Asks,
+    asks: PodClasses,
     c: int,
     node: int,
     rank: int,
@@ -147,11 +147,11 @@ def evaluate_node(
     fragment: float,
     scratch: Longs,
 ) -> tuple[float, int]:
-    """Score of a class on a node, -inf where it does not fit, and the GPU of a share, else -1.
+    """Return the score of a class on a node (-inf if it does not fit) and the GPU for a share, else -1.
 
-    `fragment` is the node's now. With a learned rank the score is that, whatever `rank` is.
+    `fragment` is the node's current one. A learned rank takes precedence over `rank`.
     """
-    # One function, because each call costs as many increments of references as its tuples have arrays.
+    # One function, because each call increments the reference count of every array in its tuples.
     if not fit_node(nodes, asks, c, node):
         return _NOWHERE, -1
     num, milli = asks.num_gpus[c], asks.gpu_milli[c]
@@ -161,9 +161,9 @@ def evaluate_node(
         gpu = _share_gpu(free, milli, rank) if share else -1
         return _plain_score(nodes, asks, c, node, rank, gpu), gpu
     cpu, memory = nodes.cpu_free_milli[node] - asks.cpu_milli[c], nodes.memory_free_mib[node] - asks.memory_mib[c]
-    hair = 0.0 if learned is None else _TOLERANCE * learned.potential.quantum[0]  # more by so little is no more
+    tolerance = 0.0 if learned is None else _TOLERANCE * learned.potential.quantum[0]  # near-ties are ties
     num_tried, taken = len(free), milli
-    if not share:  # nothing to choose: the first idle ones are taken
+    if not share:  # the first idle GPUs are taken
         free = free.copy()
         for g in range(len(free)):
             if num > 0 and free[g] == _WHOLE_MILLI:
@@ -173,10 +173,10 @@ def evaluate_node(
     best, gpu = _NOWHERE, -1
     for g in range(num_tried):
         if share:
-            known = free[g] < milli  # equal remainders gain the same, and the first one wins
+            skip = free[g] < milli  # GPUs with equal free capacity gain the same: the first one wins
             for earlier in range(g):
-                known = known or free[earlier] == free[g]
-            if known:
+                skip = skip or free[earlier] == free[g]
+            if skip:
                 continue
         if learned is None:
             after = node_values.fragment(cpu, free, g, taken, nodes.model[node], mix, scratch)
@@ -185,7 +185,7 @@ def evaluate_node(
             left, inputs = (g, taken), learned.inputs
             node_values.node_features(nodes, node, cpu, memory, free, left, learned.outlook, learned.scratch, inputs)
             gain = node_values.value(inputs, learned.potential) - learned.values[node]
-        if gain > best + hair:
+        if gain > best + tolerance:
             best, gpu = gain, g if share else -1
     if learned is None:
         return best, gpu
@@ -194,7 +194,7 @@ def evaluate_node(
 
 @compiled
 def _share_gpu(free: Ints, milli: int, rank: int) -> int:
-    """The GPU of a share: the fullest that suffices, the emptiest (SPREAD), or simply the first (NONE, KUBE)."""
+    """Return the GPU for a share: the fullest with room, the emptiest (SPREAD), or the first (NONE, KUBE)."""
     gpu = -1
     fills = rank in (_BESTFIT, _BINPACK, _TIGHTEST, _LISTED)
     for g in range(len(free)):
@@ -206,7 +206,7 @@ def _share_gpu(free: Ints, milli: int, rank: int) -> int:
 
 
 @compiled
-def _plain_score(nodes: Nodes, asks: Asks, c: int, node: int, rank: int, gpu: int) -> float:
+def _plain_score(nodes: Nodes, asks: PodClasses, c: int, node: int, rank: int, gpu: int) -> float:
     num, milli = asks.num_gpus[c], asks.gpu_milli[c]
     free = nodes.gpu_free_milli[node]
     total, num_idle = 0, 0

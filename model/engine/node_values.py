@@ -1,6 +1,6 @@
-"""Compiled twins of `features`, `potentials.values` and `fragments`: the same, a node at a time.
+"""Compiled equivalents of `features`, `potentials.values` and `fragments`, one node at a time.
 
-Those of fragments give the same bits, those of features the same to rounding.
+Fragments are bit-identical; features are equal up to rounding.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ _NUM_FEATURES: Final = len(FEATURES)
 def fragment(
     cpu_free: int, free: npt.NDArray[np.int32], gpu: int, milli: int, model: int, mix: Mix, scratch: Longs
 ) -> float:
-    """`fragmentation.fragment_milli` of one node, `milli` less on one of its GPUs."""
+    """`fragmentation.fragment_milli` of one node, with `milli` less on one of its GPUs."""
     idle = 0
     num_sizes = len(mix.sizes)
     for u in range(num_sizes + 1):
@@ -35,12 +35,12 @@ def fragment(
         left = free[g] - (milli if g == gpu else 0)
         if left > 0:
             idle += left
-            within = mix.num_sizes_within[left]  # it is too small for the sizes from there on
+            within = mix.num_sizes_within[left]  # too small for all larger sizes
             scratch[0, within] += 1
             scratch[1, within] += left
     if idle == 0:
         return 0.0
-    # From counts by the largest size that a GPU suffices for to: GPUs large enough for a size, milli on the others.
+    # From counts by the largest size that fits a GPU to: GPUs large enough for a size, and milli on the others.
     num_enough, too_small = 0, idle
     for u in range(num_sizes, 0, -1):
         num_enough += scratch[0, u]
@@ -87,7 +87,7 @@ def fgd_score(before: float, after: float) -> int:
 
 @compiled
 def _hosted(cpu_milli: int, left: Longs, model: int, table: Hosting, by_milli: bool) -> float:
-    """`features._hosted` of one node, with what is `left` on each of its GPUs that have something left."""
+    """`features._hosted` of one node; `left` is the free milli of each GPU that is not full."""
     low, high = 0, len(table.cpu_milli)
     while low < high:
         middle = (low + high) // 2
@@ -120,9 +120,9 @@ def node_features(
     scratch: Longs,
     into: Floats,
 ) -> None:
-    """`features.features` of one node with so much CPU and memory free, and `share` (GPU, milli) less of a GPU.
+    """Write `features.features` of one node with the given free CPU and memory, and `share` (GPU, milli) less of a GPU.
 
-    `scratch` has room for a number by GPU.
+    `scratch` has one number for each GPU.
     """
     gpu, milli = share
     model, num_gpus = nodes.model[node], nodes.num_gpus[node]
@@ -182,7 +182,7 @@ def value(inputs: Floats, potential: Potential) -> float:
 
 @compiled
 def value_now(nodes: Nodes, node: int, outlook: Outlook, potential: Potential, scratch: Longs, inputs: Floats) -> float:
-    """V of a node in its present state."""
+    """V of a node in its current state."""
     cpu, memory, free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node], nodes.gpu_free_milli[node]
     node_features(nodes, node, cpu, memory, free, (-1, 0), outlook, scratch, inputs)
     return float(value(inputs, potential))
@@ -190,7 +190,7 @@ def value_now(nodes: Nodes, node: int, outlook: Outlook, potential: Potential, s
 
 @compiled
 def fill_features(nodes: Nodes, outlook: Outlook, rows: Floats) -> None:
-    """`features.features` of all nodes, (N, F)."""
+    """Write `features.features` of all nodes to (N, F) `rows`."""
     scratch = np.zeros(nodes.gpu_free_milli.shape[1], np.int64)
     for node in range(len(rows)):
         cpu, memory, free = nodes.cpu_free_milli[node], nodes.memory_free_mib[node], nodes.gpu_free_milli[node]

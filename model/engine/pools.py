@@ -1,6 +1,6 @@
-"""The cluster without borders: what no policy passes that places pods as they come.
+"""An upper bound for policies that place pods as they arrive: the cluster without node boundaries.
 
-GPU is one pool for each model, and CPU one for all: no pod needs its GPUs on one GPU or one node. Memory is left out.
+Each GPU model is one pool, and CPU is shared by all: a pod's GPUs can be spread over nodes. Memory is ignored.
 """
 
 from collections.abc import Sequence
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from extender.core.clusters import Longs, Mask
-from extender.core.fragmentation import Asks, Nodes
+from extender.core.fragmentation import Nodes, PodClasses
 from model.engine import kernels
 
 
 class Pools:
-    """Decisions on nodes that are pools: one for each model."""
+    """Engine over one pool for each GPU model."""
 
-    def __init__(self, nodes: Nodes, asks: Asks) -> None:
-        """`nodes` and `asks` are `pooled`; nodes are filled in place, and all have the same CPU."""
+    def __init__(self, nodes: Nodes, asks: PodClasses) -> None:
+        """`nodes` and `asks` come from `pooled`; nodes are updated in place and share the same CPU."""
         self.nodes, self._asks = nodes, asks
 
     def decide(self, c: int, draw: float = 0.0) -> int:
-        """The pool for a class, that with most left, -1 when none has room."""
+        """Return the pool with most free GPU that has room for a class, -1 if none has."""
         fitting = kernels.fitting(self.nodes, self._asks, c)
         if not fitting.any():
             return -1
@@ -36,15 +36,15 @@ class Pools:
         self._move(c, node, 1)
 
     def mark_fitting(self, node: int, fitting: Mask) -> None:
-        """Set (C,) `fitting` for each class that has room somewhere now that something was given back."""
+        """Set (C,) `fitting` for each class that fits in any pool."""
         for pool in range(len(self.nodes.cpu_milli)):
             kernels.mark_fitting(self.nodes, self._asks, pool, fitting)
 
     def changed(self, node: int) -> None:
-        """Nodes of a pool do not fail."""
+        """Do nothing: nodes of a pool do not fail."""
 
     def fragment_milli(self, without: Sequence[int] = ()) -> float:
-        """A pool has no fragments."""
+        """Return 0: a pool has no fragmentation."""
         return 0.0
 
     def _move(self, c: int, node: int, sign: int) -> None:
@@ -52,8 +52,8 @@ class Pools:
         self.nodes.gpu_free_milli[node, 0] += sign * self._asks.gpu_milli[c]
 
 
-def pooled(nodes: Nodes, asks: Asks) -> tuple[Nodes, Asks]:
-    """The pools, in the order of the models, with all that is free on nodes; and what pods ask of them."""
+def pooled(nodes: Nodes, asks: PodClasses) -> tuple[Nodes, PodClasses]:
+    """Return the pools, in model order, with the nodes' free capacity, and the classes' requests to them."""
     with_gpus = nodes.model >= 0
     num_models = int(nodes.model.max(initial=-1)) + 1
     milli = np.bincount(nodes.model[with_gpus], nodes.gpu_free_milli[with_gpus].sum(axis=1), num_models)
@@ -64,7 +64,7 @@ def pooled(nodes: Nodes, asks: Asks) -> tuple[Nodes, Asks]:
         cpu.copy(), plenty, plenty, np.arange(num_pools) if num_models else np.full(1, -1), cpu, plenty.copy(),
         np.rint(milli if num_models else np.zeros(1)).astype(np.int32)[:, None],
     )  # fmt: skip
-    asked = asks.num_gpus * asks.gpu_milli
+    total_milli = asks.num_gpus * asks.gpu_milli
     return pools, asks._replace(
-        memory_mib=np.zeros_like(asks.memory_mib), num_gpus=np.minimum(asks.num_gpus, 1), gpu_milli=asked
+        memory_mib=np.zeros_like(asks.memory_mib), num_gpus=np.minimum(asks.num_gpus, 1), gpu_milli=total_milli
     )

@@ -1,1 +1,1 @@
-"""Figures, comparisons and reports."""
+"""Comparisons of policies, and reports."""

@@ -1,4 +1,4 @@
-"""The runs behind a report: the same traces, seeds and jobs for everyone."""
+"""The runs of a report: all policies on the same traces, seeds and jobs."""
 
 import statistics
 from collections import defaultdict
@@ -20,12 +20,12 @@ from model.workloads.jobs import GPUS_PER_NODE, nodes_for_load, read_jobs
 from model.workloads.traces import read_nodes, read_pods, read_table
 from model.workloads.workloads import workload
 
-Tell = Callable[[str], None]
-"""Hears of each run before it begins."""
+OnStep = Callable[[str], None]
+"""Called with a description of each run before it starts."""
 
 
 def compare(
-    directory: Path, traces: Sequence[str], policies: Sequence[str], seeds: Sequence[int], tell: Tell
+    directory: Path, traces: Sequence[str], policies: Sequence[str], seeds: Sequence[int], on_step: OnStep
 ) -> Report:
     """Replay each trace under each policy and seed."""
     report = Report(seeds, published=_published_means(directory))
@@ -33,33 +33,33 @@ def compare(
     for trace in traces:
         pod_list = read_pods(directory, trace)
         offered = {seed: workload(directory, trace, seed, node_list, pod_list) for seed in seeds}
-        tell(f"{trace}, ceiling")
+        on_step(f"{trace}, ceiling")
         report.ceilings[trace] = ceiling(offered[seeds[0]])
         for policy in policies:
             runs = report.replays.setdefault(trace, {}).setdefault(policy, [])
             for seed in seeds:
-                tell(f"{trace}, {policy}, seed {seed}")
+                on_step(f"{trace}, {policy}, seed {seed}")
                 runs.append(measures(offered[seed], replay(offered[seed], BASELINES[policy], seed)))
     return report
 
 
 def compare_orders(
-    path: Path, orders: Sequence[str], load: float, seed: int, tell: Tell
+    path: Path, orders: Sequence[str], load: float, seed: int, on_step: OnStep
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Run the jobs of a file in each order, best fit, on the cluster of a load."""
+    """Run the jobs of a file in each order, with best fit, on a cluster sized for the load."""
     jobs = read_jobs(path)
     num_gpus = nodes_for_load(jobs, load) * GPUS_PER_NODE
     fitting = jobs.select(jobs.num_gpus <= num_gpus)
     found: dict[str, list[Mapping[str, Any]]] = {}
     for order in orders:
-        tell(f"jobs, {order}")
+        on_step(f"jobs, {order}")
         run = delays.simulate_jobs(fitting, num_gpus, BASELINES["bestfit"], order, seed)
         found[order] = [{**delays.measures(run), "fairness": delays.fairness(run, fitting.cluster)}]
     return found
 
 
 def _published_means(directory: Path) -> dict[str, dict[str, tuple[float, float]]]:
-    """Means over the seeds of `published_allocation.csv`, at 100 and 130 %; nothing where there is no such file."""
+    """Read the means over seeds at 100 and 130 % from `published_allocation.csv`; empty without that file."""
     path = directory / "published_allocation.csv"
     if not path.exists():
         return {}
@@ -75,19 +75,21 @@ def _published_means(directory: Path) -> dict[str, dict[str, tuple[float, float]
 
 
 SIZES: Final = (1000, 2000, 5000, 10000, 20000)
-"""Nodes of the clusters that the cost of a decision is measured on."""
+"""Cluster sizes, in nodes, for the cost of a decision."""
 _PODS_OF_SIZE: Final = 4000
 
 
-def compare_sizes(directory: Path, trace: str, policy: str, sizes: Sequence[int], tell: Tell) -> list[dict[str, float]]:
-    """Time of a decision and memory of what is remembered, on clusters that repeat a trace's nodes."""
-    from model.engine import kernels  # noqa: PLC0415 - numba takes its time
+def compare_sizes(
+    directory: Path, trace: str, policy: str, sizes: Sequence[int], on_step: OnStep
+) -> list[dict[str, float]]:
+    """Measure the time of a decision and the memory of the cache, on clusters that repeat a trace's nodes."""
+    from model.engine import kernels  # noqa: PLC0415 - importing numba is slow
 
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
     offered = workload(directory, trace, 42, node_list, pod_list)
     found = []
     for size in sizes:
-        tell(f"{size} nodes")
+        on_step(f"{size} nodes")
         rows = np.arange(size) % len(node_list.names)
         nodes = Nodes(*(np.ascontiguousarray(column[rows]) for column in offered.nodes))  # type: ignore[arg-type]
         pods = np.arange(_PODS_OF_SIZE) % len(offered.pods)

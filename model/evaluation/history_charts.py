@@ -1,4 +1,4 @@
-"""Charts of a replay's report as HTML: lines over time, and bars. They need nothing from outside the page."""
+"""Self-contained HTML charts for the report of a replay: lines over time, and bars."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ class Line:
 
     name: str
     style: str
-    """A class of the page's style sheet."""
+    """CSS class."""
     values: Sequence[float]
 
 
-def lines(drawn: Sequence[Line], there: Sequence[float], days: float) -> str:
-    """Steps over a period of so many days, and how much there was."""
-    top = _round_up(max([*there, *(value for line in drawn for value in line.values), 1.0]))
+def lines(series: Sequence[Line], capacity: Sequence[float], days: float) -> str:
+    """Return lines over a period of `days` days, with the capacity as a dashed line."""
+    top = _round_up(max([*capacity, *(value for line in series for value in line.values), 1.0]))
     ticks = [top * part / 4 for part in range(5)]
     grid = "".join(f'<line class="grid" x1="0" x2="1000" y1="{_y(tick, top)}" y2="{_y(tick, top)}"/>' for tick in ticks)
-    paths = "".join(f'<path class="{line.style}" d="{_path(line.values, top)}"/>' for line in reversed(drawn))
-    names = ", ".join(line.name for line in drawn)
+    paths = "".join(f'<path class="{line.style}" d="{_path(line.values, top)}"/>' for line in reversed(series))
+    names = ", ".join(line.name for line in series)
     labels = "".join(f'<span class="y" style="top:{100 - 100 * tick / top:.1f}%">{tick:,.0f}</span>' for tick in ticks)
-    keys = "".join(f'<li><i class="{line.style}"></i>{escape(line.name)}</li>' for line in drawn)
+    keys = "".join(f'<li><i class="{line.style}"></i>{escape(line.name)}</li>' for line in series)
     return (
-        f'<ul class="key">{keys}<li><i class="dashed"></i>GPUs that there were</li></ul>'
+        f'<ul class="key">{keys}<li><i class="dashed"></i>GPUs in the cluster</li></ul>'
         f'<figure><div class="plot">{labels}<svg viewBox="0 0 1000 300" preserveAspectRatio="none" role="img" '
-        f'aria-label="GPUs in use over time: {escape(names)}">{grid}<path class="there" d="{_path(there, top)}"/>'
+        f'aria-label="GPUs in use over time: {escape(names)}">{grid}<path class="there" d="{_path(capacity, top)}"/>'
         f"{paths}</svg></div>"
         f'<div class="x">{"".join(f"<span>{mark}</span>" for mark in _marks(days))}</div></figure>'
     )
 
 
 def bars(groups: Mapping[str, Sequence[tuple[str, str, float, str]]]) -> str:
-    """Per group, bars of (name, style, length, label); the longest of all is as wide as there is room."""
+    """Return bars of (name, style, length, label) by group, scaled to the longest."""
     longest = max((length for rows in groups.values() for _, _, length, _ in rows), default=0.0)
     parts = []
     for group, rows in groups.items():
@@ -49,7 +49,7 @@ def bars(groups: Mapping[str, Sequence[tuple[str, str, float, str]]]) -> str:
 
 
 def _path(values: Sequence[float], top: float) -> str:
-    """Through the middle of each part of the time."""
+    """Return an SVG path through the middle of each interval."""
     step = _WIDTH / max(len(values), 1)
     points = [f"{step * (number + 0.5):.1f} {_y(value, top)}" for number, value in enumerate(values)]
     return "M" + "L".join(points) if points else ""
@@ -60,7 +60,7 @@ def _y(value: float, top: float) -> str:
 
 
 def _round_up(value: float) -> float:
-    """To a number with quarters that people read easily."""
+    """Round up to a number with readable quarters."""
     size = 1.0
     while size * 10 <= value:
         size *= 10
@@ -68,7 +68,7 @@ def _round_up(value: float) -> float:
 
 
 def _marks(days: float) -> list[str]:
-    """Of the axis of time."""
+    """Return the labels of the time axis."""
     if days < 2:
         return [f"hour {24 * days * part / 4:.0f}" for part in range(5)]
     return [f"day {days * part / 4:.0f}" for part in range(5)]

@@ -1,6 +1,6 @@
-"""The report of a replay as one page of HTML that a manager reads: the answer, three figures, and how far to trust it.
+"""The report of a replay as one HTML page for managers: the verdict, three figures, and its reliability.
 
-It needs nothing from outside. What the history names is escaped, and the page runs no scripts.
+The page is self-contained and has no scripts. Texts from the history are escaped.
 """
 
 import math
@@ -27,14 +27,14 @@ from model.pasts.verdicts import SIZE_WORDS, label
 _TEMPLATE: Final = Path(__file__).with_name("history_page.html")
 _HAPPENED: Final = "what happened"
 _EPOCH_AFTER_S: Final = 1e9
-"""Times are dates from there on; traces begin at 0."""
+"""Later times are dates; traces begin at 0."""
 _NONE: Final = "\u2013"
 _NUM_STYLES: Final = 6
 Report = Mapping[str, Any]
 
 
 def page(report: Report) -> str:
-    """The page of what `replays.replay` told."""
+    """Return the page for a report of `replays.replay`."""
     headline, *sentences = (_text(sentence) for sentence in report["verdict"])
     history = report["history"]
     parts = {
@@ -65,7 +65,7 @@ def _about(history: Report) -> str:
 
 
 def _rows(report: Report) -> dict[str, tuple[str, str, Report]]:
-    """By policy, and for what happened: how it is called, its style, its figures."""
+    """Return label, style and results by policy, and of what happened."""
     found = {
         name: (label(name), f"c{number % _NUM_STYLES}", row)
         for number, (name, row) in enumerate(report["policies"].items())
@@ -74,7 +74,7 @@ def _rows(report: Report) -> dict[str, tuple[str, str, Report]]:
 
 
 def _first(report: Report) -> str:
-    """The policy that the page is about."""
+    """Return the policy that the page is about."""
     return next((name for name in report["policies"] if name != REPLAYED), REPLAYED)
 
 
@@ -84,36 +84,36 @@ def _figures(report: Report) -> str:
     if report["error"]["trusted"] is False:
         tiles = _error_tiles(report["error"])
     else:
-        tiles = [_needed(report, first), _compared("wait on all GPUs, in the mean", row, beside, "gpu_delay_s", spell)]
+        tiles = [_needed(report, first), _compared("mean wait with all GPUs", row, beside, "gpu_delay_s", spell)]
         saved = _saved(report, first)
-        tiles.append(saved or _compared("idle GPUs that a usual pod can't use", row, beside, "fragments", _whole))
-    told = "".join(f"<div><b>{_text(value)}</b>{_text(about)}</div>" for value, about in tiles)
-    return f'<div class="figures">{told}</div>'
+        tiles.append(saved or _compared("idle GPUs that a typical pod can't use", row, beside, "fragments", _whole))
+    html = "".join(f"<div><b>{_text(value)}</b>{_text(about)}</div>" for value, about in tiles)
+    return f'<div class="figures">{html}</div>'
 
 
 def _error_tiles(error: Report) -> list[tuple[str, str]]:
     gpus, delay = error["gpus"], error["gpu_delay_s"]
     return [
-        (_signed(gpus["off_frac"]), f"GPUs in use in the replay, {gpus['replayed']:,.0f}, by what they were"),
-        (spell(delay["actual"]), "was the wait for GPUs, in the mean"),
-        (spell(delay["replayed"]), "is the wait in the replay"),
+        (_signed(gpus["off_frac"]), f"GPUs in use in the replay ({gpus['replayed']:,.0f}), versus actual"),
+        (spell(delay["actual"]), "actual mean wait for GPUs"),
+        (spell(delay["replayed"]), "mean wait in the replay"),
     ]
 
 
 def _needed(report: Report, policy: str) -> tuple[str, str]:
     if report["fewer"] and report["fewer"]["policies"][policy]["served"]:
         found = report["fewer"]
-        return f"{found['policies'][policy]['gpus']:,}", f"GPUs would have done, of {found['gpus']:,}"
+        return f"{found['policies'][policy]['gpus']:,}", f"GPUs would have been enough, of {found['gpus']:,}"
     row = report["policies"][policy]
     return _whole(row["allocated_gpus"]), f"GPUs in use, of {report['history']['gpus']:,}"
 
 
 def _saved(report: Report, policy: str) -> tuple[str, str] | None:
-    """What fewer GPUs cost less."""
+    """Return the tile with the cost of the GPUs not needed."""
     if not report["price"] or not report["fewer"] or not report["fewer"]["policies"][policy]["served"]:
         return None
     cost = report["fewer"]["policies"][policy]["month_cost"]
-    return _money(cost, report["price"]), "a month is what the GPUs cost that were not needed"
+    return _money(cost, report["price"]), "a month for GPUs that were not needed"
 
 
 def _compared(about: str, row: Report, beside: Report | None, measure: str, say: Any) -> tuple[str, str]:
@@ -124,30 +124,30 @@ def _compared(about: str, row: Report, beside: Report | None, measure: str, say:
 
 def _chart(report: Report) -> str:
     timeline = report["timeline"]
-    drawn = [
+    series = [
         charts.Line(name, style, timeline["gpus"][key]) for key, (name, style, _) in _rows(report).items()
     ]  # fmt: skip
     days = timeline["bin_s"] * len(timeline["capacity"]) / 86400
-    body = charts.lines(drawn, timeline["capacity"], days)
+    body = charts.lines(series, timeline["capacity"], days)
     return f"<section><h2>GPUs in use</h2>{body}</section>"
 
 
 def _waiting(report: Report) -> str:
-    shown = [row for name, row in _rows(report).items() if name in (_first(report), REPLAYED, "actual")]
+    compared = [row for name, row in _rows(report).items() if name in (_first(report), REPLAYED, "actual")]
     on_fewest = _on_fewest(report)
     groups = {}
     for size, words in SIZE_WORDS.items():
-        known = [(name, style, row["waiting"][size]) for name, style, row in shown if size in row["waiting"]]
-        if known:
-            waits = [(name, style, found["mean_delay_s"]) for name, style, found in known]
+        rows = [(name, style, row["waiting"][size]) for name, style, row in compared if size in row["waiting"]]
+        if rows:
+            waits = [(name, style, found["mean_delay_s"]) for name, style, found in rows]
             waits[1:1] = [(name, style, delays[size]) for name, style, delays in on_fewest]
-            groups[f"{words}: {known[0][2]['jobs']:,} jobs"] = [(*wait, spell(wait[2])) for wait in waits]
-    words = "From being asked for to the start, in the mean. Pods that start together are one job."
+            groups[f"{words}: {rows[0][2]['jobs']:,} jobs"] = [(*wait, spell(wait[2])) for wait in waits]
+    words = "Mean time from submission to start. Pods that start together count as one job."
     return f'<section><h2>How long jobs waited</h2><p class="quiet">{words}</p>{charts.bars(groups)}</section>'
 
 
 def _on_fewest(report: Report) -> list[tuple[str, str, Mapping[str, float]]]:
-    """What the first policy is called on as few GPUs as would have done, its style, and how long sizes wait there."""
+    """Return label, style and mean waits by job size of the first policy on the fewest GPUs."""
     first = _first(report)
     found = report["fewer"]["policies"][first] if report["fewer"] else None
     if not found or found["gpus"] == report["fewer"]["gpus"] or report["error"]["trusted"] is False:
@@ -164,9 +164,9 @@ def _costs(report: Report) -> str:
         hours = [_whole(month[f"{kind}_gpu_hours"]) for kind in kinds]
         costs = [_money(month[f"{kind}_cost"], price) if price else "" for kind in kinds]
         body.append([name, *("\n".join(cell) for cell in zip(hours, costs, strict=True))])
-    said = f" and what they cost at {price['amount']:g} {price['currency']} each" if price else ""
+    cost_text = f", and their cost at {price['amount']:g} {price['currency']} each" if price else ""
     table = _table(["scheduler", *kinds.values()], body)
-    words = f"In a month of 30 days{said}. Stranded: idle, but scattered so that a usual pod can't use it."
+    words = f"Per month of 30 days{cost_text}. Stranded: idle, but too scattered for a typical pod."
     return f'<section><h2>GPU-hours</h2><p class="quiet">{_text(words)}</p>{table}</section>'
 
 
@@ -175,15 +175,15 @@ def _trust(report: Report) -> str:
     refused = error["trusted"] is False
     parts = []
     if error["trusted"] is None:
-        parts.append("<p>Nothing is known of when these pods really started: the replay could not be checked.</p>")
+        parts.append("<p>The actual start times of these pods are unknown, so the replay could not be checked.</p>")
     else:
         parts.append(
             f"<p>The same pods were replayed under {escape(label(REPLAYED))}, which most clusters run, and compared "
-            f"with what happened: {'too far off to judge by' if refused else 'near enough to judge by'}.</p>"
+            f"with what happened. The replay is {'too inaccurate' if refused else 'accurate enough'} to be trusted.</p>"
         )
         parts += [_list(error["faults"]), _errors(error)]
-    parts += ["<h3>What the history does not tell</h3>", _list(history["missing"] or ["nothing that it should"])]
-    parts += ["<h3>What is taken for granted</h3>", _list(_assumptions(report))]
+    parts += ["<h3>Missing from the history</h3>", _list(history["missing"] or ["nothing"])]
+    parts += ["<h3>Assumptions</h3>", _list(_assumptions(report))]
     return f"<section{' class=refused' if refused else ''}><h2>How far to trust this</h2>{''.join(parts)}</section>"
 
 
@@ -194,41 +194,41 @@ def _errors(error: Report) -> str:
     delays |= {f"wait of {SIZE_WORDS[size]}": row for size, row in error["waiting"].items()}
     for words, row in delays.items():
         sign = "+" if row["off_s"] >= 0 else "-"
-        off = f"{sign}{spell(abs(row['off_s']))}{'' if row['trusted'] else ', too much'}"
+        off = f"{sign}{spell(abs(row['off_s']))}{'' if row['trusted'] else ' (too large)'}"
         body.append([words, spell(row["actual"]), spell(row["replayed"]), off])
     if error["daily_correlation"] is not None:
         body.append(
-            [f"GPUs in use over {error['days']} days, correlation", "", "", f"{error['daily_correlation']:.2f}"]
+            [f"correlation of GPUs in use over {error['days']} days", "", "", f"{error['daily_correlation']:.2f}"]
         )
-    return _table(["mean", "happened", "replay", "difference"], body)
+    return _table(["mean", "actual", "replay", "difference"], body)
 
 
 def _assumptions(report: Report) -> list[str]:
     history = report["history"]
-    said = [
-        "Pods come when they came and run as long as they ran, on any node that has room; the oldest go first, and who "
-        "does not fit is skipped.",
-        "Quotas, evictions, other schedulers and the time to pull images are not in a replay.",
-        f"No verdict is given where GPUs in use differ by more than {100 * GPUS_OFF_FRAC:.0f} %, where the mean wait "
-        f"differs by more than {100 * DELAY_OFF_FRAC:.0f} % and {DELAY_OFF_S:.0f} s, where days correlate by less than "
-        f"{LEAST_CORRELATION:g}, or where fewer than {LEAST_JOBS} jobs asked for GPUs.",
+    lines = [
+        "Pods arrive when they did and run as long as they did, on any node with room. The oldest go first; pods that "
+        "do not fit are skipped.",
+        "A replay has no quotas, evictions, other schedulers or image pulls.",
+        f"There is no verdict if the GPUs in use differ by more than {100 * GPUS_OFF_FRAC:.0f} %, the mean wait by "
+        f"more than {100 * DELAY_OFF_FRAC:.0f} % and {DELAY_OFF_S:.0f} s, the daily correlation is below "
+        f"{LEAST_CORRELATION:g}, or fewer than {LEAST_JOBS} jobs requested GPUs.",
     ]
     if history["duration_guessed"]:
-        said.append(f"{history['duration_guessed']:,} pods had not ended: how long they run was guessed.")
+        lines.append(f"{history['duration_guessed']:,} pods had not ended: their durations are estimates.")
     if history["left_out"]:
-        said.append(f"{history['left_out']:,} pods fit no node that is known, and are left out.")
+        lines.append(f"{history['left_out']:,} pods fit no known node and are left out.")
     if report["fewer"]:
-        said.append(
-            "Fewer GPUs: nodes of each kind are taken away by lot until jobs wait longer in the mean, all together, or "
-            "those of one size more than twice as long as they did and ten minutes. Another lot gives another number, "
-            "and nothing is kept for outages."
+        lines.append(
+            "Fewer GPUs: random nodes of each kind are removed until the mean wait grows, or that of one job size "
+            "exceeds twice its value plus ten minutes. Another draw gives another number, and there is no reserve for "
+            "outages."
         )
-    return said
+    return lines
 
 
 def _details(report: Report) -> str:
-    heads = ["scheduler", "GPUs in use", "wait, mean", "wait, 1 of 100 longer than", "of several GPUs", "stranded GPUs",
-             "starts that needed a move", "not started"]  # fmt: skip
+    heads = ["scheduler", "GPUs in use", "mean wait", "1 of 100 waits longer than", "mean wait of multi-GPU jobs",
+             "stranded GPUs", "jobs blocked by scattered GPUs", "not started"]  # fmt: skip
     fewer = report["fewer"]["policies"] if report["fewer"] else {}
     body = []
     for key, (name, _, row) in _rows(report).items():
@@ -238,7 +238,7 @@ def _details(report: Report) -> str:
         if fewer:
             found = fewer.get(key)
             cells.append(
-                f"{found['gpus']:,} (on {found['too_few_gpus']:,} not)" if found and found["served"] else _NONE
+                f"{found['gpus']:,} ({found['too_few_gpus']:,} are too few)" if found and found["served"] else _NONE
             )
         body.append([name, *cells])
     table = _table([*heads, *(["fewest GPUs"] if fewer else [])], body)
@@ -252,13 +252,13 @@ def _table(heads: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """What is on a second line is small."""
+    """Return a cell; a second line is small."""
     first, _, second = text.partition("\n")
     return _text(first) + (f"<br><small>{_text(second)}</small>" if second else "")
 
 
 def _text(text: str) -> str:
-    """Escaped, a number and its unit on one line."""
+    """Escape a text, and keep numbers and units on one line."""
     return re.sub(r"(\d) (?=(?:s|min|h|days)\b|%)", "\\1\u00a0", escape(text))
 
 

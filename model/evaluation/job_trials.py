@@ -1,4 +1,4 @@
-"""The queue's order beside what kube-scheduler does, on the same jobs: pairs of runs, and what the differences say."""
+"""Paired comparison of the queue's order with kube-scheduler's on the same jobs."""
 
 import itertools
 import math
@@ -16,30 +16,30 @@ from model.simulations.delays import Run
 from model.workloads.jobs import GPUS_PER_NODE, JobList, nodes_for_load
 
 _JCT_AIM: Final = 0.3
-"""By how much the mean job completion time is to be lower."""
+"""Target reduction of the mean job completion time."""
 _P99_AIM: Final = 1.2
-"""Times the baseline's p99 of the queueing delay that it may be."""
+"""Limit of the p99 queueing delay, as a multiple of the baseline's."""
 _FEWEST_JOBS: Final = 200
-"""Windows with fewer are not looked at."""
+"""Windows with fewer jobs are skipped."""
 _KEPT_FRAC: Final = 0.5
-"""Part of the jobs in each of the random samples."""
+"""Fraction of the jobs in each random sample."""
 _DAY_S: Final = 86400.0
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """One list of jobs, on one cluster, run twice."""
+    """Two runs of one list of jobs on one cluster."""
 
     name: str
     jobs: JobList
     num_gpus: int
     baseline: Run
-    """First come first served with skipping, nodes as kube-scheduler's plugins choose them."""
+    """First come, first served, with skipping; nodes chosen by kube-scheduler's plugins."""
     queue: Run
-    """The order `kerf`, best fit."""
+    """The order `kerf`, with best fit."""
 
     def within(self, chosen: Mask, name: str) -> dict[str, Any]:
-        """What both come to for a selection of the jobs, as JSON data; reductions are fractions of the baseline's."""
+        """Return the measures of both runs for a selection of jobs, as JSON data; reductions are relative."""
         base_jct, base_delay = self.baseline.jct_s[chosen], self.baseline.delay_s[chosen]
         jct, delay = self.queue.jct_s[chosen], self.queue.delay_s[chosen]
         base_p99, p99 = float(np.percentile(base_delay, 99)), float(np.percentile(delay, 99))
@@ -53,13 +53,13 @@ class _Pair:
         }
 
     def whole(self) -> dict[str, Any]:
-        """All jobs, and how the virtual clusters fare."""
+        """Return the measures of all jobs, and the fairness between virtual clusters."""
         fairness = [delays.fairness(run, self.jobs.cluster) for run in (self.baseline, self.queue)]
         return self.within(np.ones(len(self.jobs.cluster), np.bool_), self.name) | {"fairness": fairness}
 
 
 def _run_pair(jobs: JobList, load: float, seed: int, name: str, before: JobList | None = None) -> _Pair:
-    """Run jobs on the cluster of a load, those left out that are larger; `before` is what the queue's order knows."""
+    """Run the jobs that fit a cluster sized for the load; `before`: earlier jobs known to the queue's order."""
     num_gpus = nodes_for_load(jobs, load) * GPUS_PER_NODE
     jobs = jobs.select(jobs.num_gpus <= num_gpus)
     baseline = delays.simulate_jobs(jobs, num_gpus, BASELINES["kube-default"], "fifo", seed)
@@ -68,15 +68,20 @@ def _run_pair(jobs: JobList, load: float, seed: int, name: str, before: JobList 
 
 
 def compare(
-    jobs: JobList, load: float, seeds: Sequence[int], window_days: float, skip_days: float, tell: Callable[[str], None]
+    jobs: JobList,
+    load: float,
+    seeds: Sequence[int],
+    window_days: float,
+    skip_days: float,
+    on_step: Callable[[str], None],
 ) -> dict[str, Any]:
-    """All that `kerf verify jobs` reports, as JSON data.
+    """Return the report of `kerf verify jobs`, as JSON data.
 
-    `whole`: all jobs. `windows` of that run: those submitted in each `window_days`; the first `skip_days`, by which
-    constants may have been chosen, are told, and left out of the interval. `samples`: half of the jobs, drawn
-    with each seed, on a cluster of their own. `apart`: the jobs of each window alone, from an empty cluster.
+    `whole`: all jobs. `windows` of that run: the jobs submitted in each `window_days`; the first `skip_days`, on which
+    constants may have been tuned, are reported but excluded from the interval. `samples`: half of the jobs, drawn with
+    each seed, on a cluster sized for them. `apart`: the jobs of each window alone, starting with an empty cluster.
     """
-    tell("all jobs")
+    on_step("all jobs")
     pair = _run_pair(jobs, load, seeds[0], "all jobs")
     spans = _windows(jobs, window_days)
     windows = [
@@ -85,12 +90,12 @@ def compare(
     ]
     samples = []
     for seed in seeds:
-        tell(f"sample {seed}")
+        on_step(f"sample {seed}")
         drawn = np.random.default_rng([seed, 3]).random(len(jobs.cluster)) < _KEPT_FRAC
         samples.append(_run_pair(_from_zero(jobs.select(drawn)), load, seed, f"sample {seed}").whole())
     apart = []
     for span in spans:
-        tell(f"{_name(span)} alone")
+        on_step(f"{_name(span)} alone")
         ended = jobs.select(jobs.submitted_s + jobs.duration_s < span[0])
         alone = _from_zero(jobs.select(_between(jobs, *span)))
         apart.append(_run_pair(alone, load, seeds[0], _name(span), ended).whole())
@@ -105,24 +110,24 @@ def compare(
 
 
 def num_steps(jobs: JobList, seeds: Sequence[int], window_days: float) -> int:
-    """How often `compare` tells of something."""
+    """Return the number of steps that `compare` reports."""
     return 1 + len(seeds) + len(_windows(jobs, window_days))
 
 
 def met(report: dict[str, Any]) -> bool:
-    """Whether the aims are reached by all jobs, and by the samples for certain."""
+    """Whether all jobs reach the targets, and the samples reach them with 95 % confidence."""
     spread = report["intervals"]["samples"]["jct_reduction"]
     whole, samples = report["whole"], report["samples"]
     return (
         whole["jct_reduction"] >= _JCT_AIM
-        and spread["half_width"] is not None  # one sample shows nothing for certain
+        and spread["half_width"] is not None  # one sample has no interval
         and spread["mean"] - spread["half_width"] >= _JCT_AIM
         and all((run["p99_ratio"] or 0.0) <= _P99_AIM for run in (whole, *samples))
     )
 
 
 def _intervals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over runs with their 95 % intervals."""
+    """Return means over runs with 95 % intervals."""
     if not rows:
         return {}
     values = {
@@ -139,7 +144,7 @@ def _rounded(found: Interval) -> dict[str, float | None]:
 
 
 def _windows(jobs: JobList, days: float) -> list[tuple[float, float]]:
-    """(from, to) in seconds of windows with enough jobs."""
+    """Return (start, end) in seconds of windows with enough jobs."""
     edges = np.arange(0.0, jobs.span_s + days * _DAY_S, days * _DAY_S).tolist()
     return [span for span in itertools.pairwise(edges) if _between(jobs, *span).sum() >= _FEWEST_JOBS]
 

@@ -1,4 +1,4 @@
-"""What making room gains: the same jobs on the same cluster, with moves and without, paired by seed."""
+"""Paired comparison of simulations with and without moves, on the same jobs and cluster."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from extender.ranking import files
 from model.evaluation.reports import interval
 from model.simulations.baselines import POOL, Baseline, baseline
 from model.simulations.delays import Run
-from model.simulations.departures import Churn, churn, simulate_churn
+from model.simulations.departures import PeriodicWorkload, periodic_workload, simulate_churn
 from model.simulations.job_churn import job_churn, some_days
 from model.simulations.learned import LEARNED
 from model.simulations.making_room import MakingRoom
@@ -28,64 +28,64 @@ OFF: Final = "off"
 MOVES: Final = "moves"
 CHECKPOINTS: Final = "checkpoints"
 BOUND: Final = "pool"
-"""An oracle: all GPUs of a model are one pool, so that a pod waits only where too few are free in all."""
+"""Upper bound: all GPUs of a model are one pool, so that pods wait only if too few are free in total."""
 VARIANTS: Final = (OFF, MOVES, CHECKPOINTS, BOUND)
 _LARGE_GPUS: Final = 4
-"""Of a job that counts as large, or more."""
+"""Least GPUs of a large job."""
 _PAIRED: Final = {
     "useful_percent": 1, "large_delay_s": -1, "large_p95_s": -1, "delay_s": -1, "small_delay_s": -1, "gpu_jct_s": -1,
 }  # fmt: skip
-"""Measures by which moves are compared with none, and the sign of what is better."""
+"""Compared measures, with the sign of an improvement."""
 _DAY_S: Final = 86400.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated."""
+    """Parameters of the comparison."""
 
     path: Path
-    """A file of jobs, or a folder of traces in the layout of openb."""
+    """File of jobs, or folder of traces in the layout of openb."""
     trace: str = ""
-    """Of that folder; "" for a file of jobs."""
+    """Name of the trace; "" for a file of jobs."""
     num_nodes: int = 64
     num_days: int = 7
-    """Of a file of jobs."""
+    """Days drawn from a file of jobs."""
     pods_frac: float = 0.5
-    """Of the pods of a trace."""
+    """Fraction of a trace's pods."""
     policy: str = LEARNED
     order: str = "kerf"
     room: MakingRoom = field(default_factory=MakingRoom)
     checkpoint_s: float = 3600.0
-    """Of the variant with checkpoints."""
+    """Checkpoint interval of the variant with checkpoints."""
     variants: tuple[str, ...] = VARIANTS
 
 
 def run(
-    loads: Sequence[float], seeds: Sequence[int], plan: Plan, jobs: int, tell: Callable[[str], None]
+    loads: Sequence[float], seeds: Sequence[int], plan: Plan, jobs: int, on_step: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Figures by load, variant and seed, and how much better moves do than none, as JSON data.
+    """Return the results by load, variant and seed, and the gains from moves, as JSON data.
 
     Raises TraceError, ValueError.
     """
     if unknown := set(plan.variants) - set(VARIANTS):
         raise ValueError(f"no variant {', '.join(sorted(unknown))}; there are {', '.join(VARIANTS)}")
-    _offered_by(plan, loads[0], seeds[0])  # what is wrong with the files is told at once
+    _offered_by(plan, loads[0], seeds[0])  # fail early on invalid files
     tasks = {
         _name(load, variant, seed): partial(_figures, plan, load, variant, seed)
         for load in loads
         for variant in plan.variants
         for seed in seeds
     }
-    with side_by_side(jobs, tell) as run_all:
+    with side_by_side(jobs, on_step) as run_all:
         found = run_all(tasks)
     cells = {
         f"{load:g}": {variant: [found[_name(load, variant, seed)] for seed in seeds] for variant in plan.variants}
         for load in loads
     }
-    told = asdict(plan) | {"path": plan.path.name}
-    told["room"] = {name: value for name, value in told["room"].items() if value != math.inf}
+    plan_data = asdict(plan) | {"path": plan.path.name}
+    plan_data["room"] = {name: value for name, value in plan_data["room"].items() if value != math.inf}
     return {
-        "plan": told,
+        "plan": plan_data,
         "seeds": list(seeds),
         "means": {load: {name: _means(rows) for name, rows in cell.items()} for load, cell in cells.items()},
         "better": {load: _better(cell) for load, cell in cells.items() if OFF in cell},
@@ -98,7 +98,7 @@ def _name(load: float, variant: str, seed: int) -> str:
 
 
 def _figures(plan: Plan, load: float, variant: str, seed: int) -> dict[str, float]:
-    """What is told of one run."""
+    """Return the measures of one run."""
     offered = _offered_by(plan, load, seed)
     room = None
     if variant in {MOVES, CHECKPOINTS}:
@@ -107,14 +107,14 @@ def _figures(plan: Plan, load: float, variant: str, seed: int) -> dict[str, floa
     return _measures(offered, simulate_churn(offered, policy, plan.order, seed, room=room))
 
 
-def _offered_by(plan: Plan, load: float, seed: int) -> Churn:
-    """What is offered: with one seed the same for all variants, and the same jobs for all loads."""
+def _offered_by(plan: Plan, load: float, seed: int) -> PeriodicWorkload:
+    """Return the workload: the seed determines the jobs, also across variants and loads."""
     if not plan.trace:
         return job_churn(plan.path, some_days(_jobs(plan.path), plan.num_days, seed), plan.num_nodes, load, seed)
     nodes, pods = _trace(plan.path, plan.trace)
     rng = np.random.default_rng([seed, 4])
     nodes, pods = some_nodes(nodes, plan.num_nodes, rng), some_pods(pods, plan.pods_frac, rng)
-    return churn(pods_path(plan.path, plan.trace), nodes, pods, load, seed)
+    return periodic_workload(pods_path(plan.path, plan.trace), nodes, pods, load, seed)
 
 
 @cache
@@ -127,8 +127,8 @@ def _trace(directory: Path, trace: str) -> tuple[NodeList, PodList]:
     return read_nodes(directory), read_pods(directory, trace)
 
 
-def _policy(name: str, offered: Churn) -> Baseline | Follower:
-    """`kerf` is what ships: it is told nothing, and expects what it has seen."""
+def _policy(name: str, offered: PeriodicWorkload) -> Baseline | Follower:
+    """Return the policy; `kerf` is the released model without prior knowledge of the workload."""
     if name != LEARNED:
         return baseline(name)
     model = files.read(files.RELEASED)
@@ -137,23 +137,22 @@ def _policy(name: str, offered: Churn) -> Baseline | Follower:
     return Follower(model.potential, seen, Watch())
 
 
-def _measures(offered: Churn, run: Run) -> dict[str, float]:
-    """Of the period from the first to the last submission, and of the jobs that come in it and ask for GPUs.
+def _measures(offered: PeriodicWorkload, run: Run) -> dict[str, float]:
+    """Return measures of the period from the first to the last submission, and of its jobs that request GPUs.
 
-    Percent are of the GPU time that there is. `useful_percent` leaves out what moves lose: work to be done again, the
-    time until it goes on, and GPUs kept for the target meanwhile. Completion times (JCT) of jobs weigh as many as they
-    have GPUs.
+    Percentages are of the available GPU time. `useful_percent` excludes the cost of moves: repeated work, restarts, and
+    GPUs reserved for targets. Completion times (JCT) are weighted by the jobs' GPUs.
     """
     outcome, span_s = run.outcome, float(run.submitted_s[-1] - run.submitted_s[0])
-    asked = offered.tasks.asked_milli[run.num_before :]
+    milli = offered.tasks.asked_milli[run.num_before :]
     moves = [move for move in outcome.moves if move.at_s <= run.submitted_s[-1]]
     lost_gpu_s = sum(move.lost_gpu_s for move in moves) + outcome.kept_gpu_s
-    there_gpu_s, days = run.capacity_gpus * span_s, span_s / _DAY_S
-    small, large = (asked > 0) & (asked < _LARGE_GPUS * WHOLE_MILLI), asked >= _LARGE_GPUS * WHOLE_MILLI
-    weights = asked[asked > 0] / WHOLE_MILLI
+    available_gpu_s, days = run.capacity_gpus * span_s, span_s / _DAY_S
+    small, large = (milli > 0) & (milli < _LARGE_GPUS * WHOLE_MILLI), milli >= _LARGE_GPUS * WHOLE_MILLI
+    weights = milli[milli > 0] / WHOLE_MILLI
     found = {
-        "in_use_percent": 100 * outcome.allocated_gpu_s / there_gpu_s,
-        "useful_percent": 100 * (outcome.allocated_gpu_s - lost_gpu_s) / there_gpu_s,
+        "in_use_percent": 100 * outcome.allocated_gpu_s / available_gpu_s,
+        "useful_percent": 100 * (outcome.allocated_gpu_s - lost_gpu_s) / available_gpu_s,
         "lost_percent": 100 * lost_gpu_s / max(outcome.allocated_gpu_s, 1e-9),
         "moves_a_day": len(moves) / days,
         "plans_a_day": len({move.target for move in moves}) / days,
@@ -161,30 +160,30 @@ def _measures(offered: Churn, run: Run) -> dict[str, float]:
         "num_large": float(large.sum()),
         **_delays("large_", run.delay_s, large),
         **_delays("small_", run.delay_s, small),
-        **_delays("", run.delay_s, asked > 0),
-        "gpu_jct_s": float((run.jct_s[asked > 0] * weights).sum() / weights.sum()) if len(weights) else 0.0,
+        **_delays("", run.delay_s, milli > 0),
+        "gpu_jct_s": float((run.jct_s[milli > 0] * weights).sum() / weights.sum()) if len(weights) else 0.0,
     }
     return {name: round(value, 4) for name, value in found.items()}
 
 
-def _delays(of: str, delay_s: Floats, which: Mask) -> dict[str, float]:
+def _delays(prefix: str, delay_s: Floats, which: Mask) -> dict[str, float]:
     delays = delay_s[which] if which.any() else np.zeros(1)
     return {
-        f"{of}delay_s": float(delays.mean()),
-        f"{of}median_s": float(np.median(delays)),
-        f"{of}p95_s": float(np.percentile(delays, 95)),
+        f"{prefix}delay_s": float(delays.mean()),
+        f"{prefix}median_s": float(np.median(delays)),
+        f"{prefix}p95_s": float(np.percentile(delays, 95)),
     }
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Over seeds."""
+    """Return means over seeds."""
     return {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]}
 
 
 def _better(cell: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """By variant and measure of PAIRED: how much better than without moves, paired by seed, with 95 % intervals.
+    """Return the gains over no moves by variant and measure, paired by seed, with 95 % intervals.
 
-    `percent` is of what the mean is without moves, and so is `percent_half_width`.
+    `percent` and `percent_half_width` are relative to the mean without moves.
     """
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for variant, rows in cell.items():

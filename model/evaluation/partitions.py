@@ -1,4 +1,4 @@
-"""Policies for partitions of GPUs compared on the same requests: how many are placed, and how many GPUs all need."""
+"""Comparison of policies for GPU partitions on the same requests: partitions placed, and GPUs needed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,34 +20,36 @@ from model.workloads.nvidia import DRIVER, GPUS, inventory
 from model.workloads.partition_mixes import Requests
 
 _POLICIES: Final = (partitions.FIRST_FIT, partitions.KUBE_SCHEDULER, partitions.BEST_FIT)
-"""What Kerf is compared with."""
+"""Baselines."""
 _LESS_IS_BETTER: Final = ("gpus_staying", "gpus_leaving")
 _OVERFULL: Final = 1.5
-"""GPUs that requests ask for who stay, by GPUs there are: enough for the first refusal."""
+"""GPUs requested without departures, relative to capacity: enough for a first refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is simulated."""
+    """Parameters of the comparison."""
 
     kinds: tuple[str, ...] = tuple(GPUS)
     mixes: tuple[str, ...] = partition_mixes.names()
     num_gpus: int = 64
     loads: tuple[float, ...] = (0.9, 1.0)
-    """Work of those that leave, by GPUs there are."""
+    """Offered loads with departures, relative to capacity."""
     num_leaving: int = 800
-    """How many come and leave at each of these loads. The first third is not counted."""
+    """Arrivals at each load. The first third is warm-up."""
 
 
-def run(seeds: Sequence[int], plan: Plan, weights: Weights, jobs: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Figures by kind of GPU, mix, seed and policy, and how much better Kerf does, as JSON data."""
+def run(
+    seeds: Sequence[int], plan: Plan, weights: Weights, jobs: int, on_step: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the results by kind of GPU, mix, seed and policy, and Kerf's gains, as JSON data."""
     tasks = {
         f"{kind}, {mix}, seed {seed}": partial(_figures, kind, mix, seed, plan, weights)
         for kind in plan.kinds
         for mix in plan.mixes
         for seed in seeds
     }
-    with side_by_side(jobs, tell) as run_all:
+    with side_by_side(jobs, on_step) as run_all:
         found = run_all(tasks)
     cells = {
         (kind, mix): [found[f"{kind}, {mix}, seed {seed}"] for seed in seeds]
@@ -63,9 +65,9 @@ def run(seeds: Sequence[int], plan: Plan, weights: Weights, jobs: int, tell: Cal
 
 
 def _figures(kind: str, mix: str, seed: int, plan: Plan, weights: Weights) -> dict[str, dict[str, float]]:
-    """By policy and measure: `bound` is what no policy passes, where that is known.
+    """Return results by policy and measure; `bound` has bounds for any policy, where known.
 
-    Shares in percent; the load at the first refusal in percent of the GPUs; GPUs as a number.
+    Shares are in percent, the load at the first refusal in percent of the GPUs, and GPUs a number.
     """
     gpus, num = GPUS[kind], plan.num_gpus
     staying = partition_mixes.staying(gpus, mix, num, _OVERFULL, seed)
@@ -92,7 +94,7 @@ def _kerf(by_kind: tuple[tuple[str, float], ...], default: float) -> Policy:
 
 @cache
 def _memory(kind: str, policy: Policy) -> Memory:
-    """One for all seeds: most of the time goes into the first looks at a GPU."""
+    """Cache for all seeds: most of the time is spent on states seen for the first time."""
     return Memory(GPUS[kind], policy)
 
 
@@ -102,9 +104,9 @@ def _share(memory: Memory, num_gpus: int, requests: Requests) -> float:
 
 
 def _better(cells: Sequence[Sequence[Mapping[str, Mapping[str, float]]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By policy and measure: how much better Kerf does, in percent of the other's figure, paired by seed.
+    """Return Kerf's gains by policy and measure, in percent of the other's result, paired by seed.
 
-    `cells` are figures by cell and seed; of each seed the mean over cells counts. `at_most` is what nobody passes.
+    `cells` are results by cell and seed, averaged over cells for each seed. `at_most` is the upper bound of any gain.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for other in cells[0][0]:
@@ -126,21 +128,21 @@ def _better(cells: Sequence[Sequence[Mapping[str, Mapping[str, float]]]]) -> dic
 
 
 def _gpus_bound(kind: str, requests: Requests) -> float:
-    """GPUs without which nobody serves all requests: a configuration LP at the time of most, rounded up.
+    """Return a lower bound of the GPUs that any policy needs: a configuration LP at the peak, rounded up.
 
-    Its duals price the profiles; the dearest moment at these prices bounds what is needed, whatever moment they are of.
+    Its duals price the profiles; the most expensive moment at these prices is a valid bound.
     """
-    found = _cuts(kind)
-    counts = _counts(requests, found.shape[1])
+    cuts = _cuts(kind)
+    counts = _counts(requests, cuts.shape[1])
     share = np.array([profile.share for profile in GPUS[kind].profiles])
     fullest = counts[int(np.argmax(counts @ share))]
-    solved = linprog(np.ones(len(found)), A_ub=-found.T, b_ub=-fullest, method="highs")
+    solved = linprog(np.ones(len(cuts)), A_ub=-cuts.T, b_ub=-fullest, method="highs")
     prices = np.maximum(-solved.ineqlin.marginals, 0)
     return float(np.ceil(float((counts @ prices).max()) - 1e-6))
 
 
 def _counts(requests: Requests, num_profiles: int) -> Floats:
-    """(T, K) partitions of each profile that are there at once, after each coming and going."""
+    """(T, K) number of partitions of each profile after each arrival and departure."""
     leaving = np.isfinite(requests.duration)
     times = np.concatenate([requests.arrived, (requests.arrived + requests.duration)[leaving]])
     profiles = np.concatenate([requests.profiles, requests.profiles[leaving]])
@@ -153,10 +155,10 @@ def _counts(requests: Requests, num_profiles: int) -> Floats:
 
 @lru_cache(maxsize=8)
 def _cuts(kind: str) -> Floats:
-    """(C, K) how many partitions of each profile one GPU can have at once: all ways that leave no room for more."""
+    """(C, K) numbers of partitions of each profile in all maximal configurations of one GPU."""
     of_gpu = inventory(GPUS[kind], 1)
     names = [profile.name for profile in GPUS[kind].profiles]
-    # A whole GPU is what its largest profile is.
+    # A whole GPU counts as its largest profile.
     profile_of = [names.index(str(item.attributes.get(f"{DRIVER}/profile", names[-1]))) for item in of_gpu.devices]
     found: set[tuple[int, ...]] = set()
     seen: set[int] = set()

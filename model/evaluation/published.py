@@ -1,4 +1,4 @@
-"""The published experiment, replayed and compared: the policies' allocation on every trace and seed of its table."""
+"""Reproduction of the published experiment: allocation by trace, policy and seed."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from model.workloads.traces import read_nodes, read_pods, read_table
 from model.workloads.workloads import workload
 
 TOLERANCE: Final = 0.01
-"""Percentage points: the table has two decimals."""
+"""Tolerance in percentage points: the table has two decimals."""
 _POLICIES: Final = {"FGD": "fgd", "BestFit": "bestfit"}
-"""Those of the table that Kerf replays, and their names here."""
+"""Replayed policies of the table, and their names in Kerf."""
 _COLUMNS: Final = ("trace", "policy", "seed", *(f"alloc_at_{load}" for load in LOADS))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A line of the table and what the replay gives."""
+    """A line of the table and the result of its replay."""
 
     trace: str
     policy: str
@@ -31,13 +31,13 @@ class Run:
 
     @property
     def difference(self) -> float:
-        """The largest difference, in percentage points; infinite where a load was never reached."""
+        """Largest difference in percentage points; inf if a load was never reached."""
         pairs = zip(self.published, self.ours, strict=True)
         return max(float("inf") if ours is None else abs(ours - theirs) for theirs, ours in pairs)
 
     @property
     def equal(self) -> bool:
-        """Whether the results agree; binary numbers leave a difference of 0.01 a little beside it."""
+        """Whether the results agree, up to TOLERANCE and floating-point error."""
         return self.difference <= TOLERANCE + 1e-9
 
 
@@ -46,7 +46,7 @@ Line = tuple[str, str, int, tuple[float, ...]]
 
 
 def table(directory: Path) -> list[Line]:
-    """The lines of `published_allocation.csv` that Kerf replays."""
+    """Return the lines of `published_allocation.csv` with policies of Kerf."""
     return [
         (row["trace"].text, row["policy"].text, row["seed"].whole(), tuple(row[name].number() for name in _COLUMNS[3:]))
         for row in read_table(directory / "published_allocation.csv", _COLUMNS)
@@ -54,13 +54,13 @@ def table(directory: Path) -> list[Line]:
     ]
 
 
-def verify(directory: Path, lines: Iterable[Line], tell: Callable[[str], None]) -> list[Run]:
-    """Replay lines of the table; `tell` hears of each before it begins."""
+def verify(directory: Path, lines: Iterable[Line], on_step: Callable[[str], None]) -> list[Run]:
+    """Replay lines of the table; `on_step` is called before each."""
     node_list = read_nodes(directory)
     trace, pod_list = "", None
     runs = []
     for line in lines:
-        tell(f"{line[0]}, {line[1]}, seed {line[2]}")
+        on_step(f"{line[0]}, {line[1]}, seed {line[2]}")
         if pod_list is None or trace != line[0]:
             trace, pod_list = line[0], read_pods(directory, line[0])
         offered = workload(directory, trace, line[2], node_list, pod_list)

@@ -1,4 +1,4 @@
-"""A report: tables and plots of policies on the same traces and seeds, as one HTML file and its PNGs."""
+"""Report with tables and plots of policies on the same traces and seeds, as one HTML file and PNGs."""
 
 import base64
 import html
@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 
 from extender.core.clusters import Floats
 
-# Student's t, 97.5 %, by degrees of freedom; from 30 on the normal distribution's within 4 %.
+# Student's t, 97.5 %, by degrees of freedom; from 30 on within 4 % of the normal distribution's.
 _T: Final = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
 )  # fmt: skip
 _THEIR_NAMES: Final = {"fgd": "FGD", "bestfit": "BestFit", "random": "Random"}
-"""Policies of the published table, by ours. Its random policy draws other numbers."""
+"""Names in the published table, by Kerf's names. Its random policy draws other numbers."""
 _FROM_LOAD: Final = 60
-"""Curves begin at this arrived load: before it nothing fails."""
+"""Arrived load at which curves begin: below it nothing fails."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Interval:
 
     mean: float
     half_width: float | None
-    """None for a single value: nothing is known of its spread."""
+    """None for a single value."""
 
     def __str__(self) -> str:
         return f"{self.mean:.2f}" if self.half_width is None else f"{self.mean:.2f} ± {self.half_width:.2f}"
@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass
 class Report:
-    """Figures by trace and policy, one per seed, as `measures` gives them."""
+    """Results by trace and policy, one per seed, as from `measures`."""
 
     seeds: Sequence[int]
     replays: dict[str, dict[str, list[Mapping[str, Any]]]] = field(default_factory=dict)
@@ -48,15 +48,15 @@ class Report:
     published: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """[trace][policy] means at 100 and 130 % arrived load."""
     ceilings: dict[str, float | None] = field(default_factory=dict)
-    """[trace] percent at 100 % arrived load that no policy passes on the first seed; None where that isn't known."""
+    """[trace] upper bound in percent at 100 % arrived load on the first seed; None if unknown."""
     delays: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
-    """[order] figures of `kerf simulate jobs`."""
+    """[order] results of `kerf simulate jobs`."""
     sizes: Sequence[Mapping[str, float]] = ()
-    """Nodes, microseconds of a decision, megabytes, of clusters of growing size."""
+    """Nodes, microseconds per decision and megabytes, by cluster size."""
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and Student's 95 % interval."""
+    """Return the mean with Student's 95 % interval."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Interval(mean, None)
@@ -65,15 +65,15 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def write(report: Report, directory: Path) -> Path:
-    """Write `index.html` and its PNGs into a folder; returns the HTML file, which holds the pictures too."""
+    """Write `index.html` and PNGs into a folder; returns the HTML file, which also embeds the pictures."""
     directory.mkdir(parents=True, exist_ok=True)
     parts = ["<h1>Kerf: policies compared</h1>", f"<p>Seeds {', '.join(map(str, report.seeds))}.</p>"]
     for trace, by_policy in report.replays.items():
         parts += [f"<h2>Trace {html.escape(trace)}</h2>", _allocation_table(report, trace)]
         for name, title, draw in (
             ("allocation", "GPU allocated by arrived load", _draw_allocation),
-            ("fragmentation", "GPU that typical pods can't use", _draw_fragmentation),
-            ("utilisation", "In use after the last arrival", _draw_utilisation),
+            ("fragmentation", "Idle GPU that typical pods can't use", _draw_fragmentation),
+            ("utilisation", "Utilisation after the last arrival", _draw_utilisation),
         ):
             parts.append(_picture(directory, f"{trace}-{name}", title, partial(draw, report=report, trace=trace)))
         if len(by_policy) > 1:
@@ -90,7 +90,7 @@ def write(report: Report, directory: Path) -> Path:
 
 
 def _at(figures: Mapping[str, Any], measure: str, load: int) -> float:
-    """A measure at an arrived load; NaN where that was never reached."""
+    """Return a measure at an arrived load; NaN if it was never reached."""
     value = figures[measure][str(load)]
     return float("nan") if value is None else float(value)
 
@@ -109,7 +109,7 @@ def _picture(directory: Path, name: str, title: str, draw: Callable[[Any], None]
 
 
 def _mean_curve(runs: Sequence[Mapping[str, Any]], measure: str) -> tuple[Floats, Floats]:
-    """Mean over the seeds at each load that all of them have."""
+    """Return the mean over seeds at each load that all seeds have."""
     curves = [dict(zip(run["curve"]["arrived"], run["curve"][measure], strict=True)) for run in runs]
     loads = sorted(set.intersection(*(set(curve) for curve in curves)))
     return np.array(loads, float), np.array([statistics.fmean(curve[load] for curve in curves) for load in loads])
@@ -167,7 +167,7 @@ def _draw_delays(axes: Any, report: Report) -> None:
         axes.plot(np.maximum(percentiles, 1.0) / 60, np.arange(101), label=order)
     axes.set_xscale("log")
     axes.set_xlabel("queueing delay, minutes")
-    axes.set_ylabel("% of the jobs that waited no longer")
+    axes.set_ylabel("% of jobs with at most this delay")
     axes.legend(fontsize=8)
 
 
@@ -185,12 +185,12 @@ def _allocation_table(report: Report, trace: str) -> str:
         ["policy", "allocated at 100 %", "at 130 %", "published at 100 %", "at 130 %", "fragmented at 100 %", "placed"]
     ]
     for policy, runs in report.replays[trace].items():
-        known = report.published.get(trace, {}).get(_THEIR_NAMES.get(policy, ""))
+        published = report.published.get(trace, {}).get(_THEIR_NAMES.get(policy, ""))
         rows.append(
             [
                 policy,
                 *(str(interval([_at(run, "allocation", load) for run in runs])) for load in (100, 130)),
-                *([f"{value:.2f}" for value in known] if known else ["", ""]),
+                *([f"{value:.2f}" for value in published] if published else ["", ""]),
                 str(interval([_at(run, "fragmentation", 100) for run in runs])),
                 str(interval([100 * run["success_rate"] for run in runs])),
             ]
@@ -199,7 +199,7 @@ def _allocation_table(report: Report, trace: str) -> str:
 
 
 def _differences(report: Report, trace: str) -> str:
-    """Each policy against the first one, seed by seed: what both share of a seed's luck falls out."""
+    """Return paired differences from the first policy: the variance between seeds cancels."""
     (first, reference), *others = report.replays[trace].items()
     rows = [[f"minus {first}, paired by seed", "allocated at 100 %, points", "at 130 %, points"]]
     for policy, runs in others:

@@ -1,1 +1,1 @@
-"""A cluster's past, simulated under other policies and beside what really happened."""
+"""Replays of a cluster's history under other policies, compared with what happened."""

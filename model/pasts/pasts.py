@@ -1,4 +1,4 @@
-"""A history as something to be simulated: the same pods at the same times, on the nodes that there were."""
+"""Conversion of a history to a simulation: the same pods at the same times, on the same nodes."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from extender.core.clusters import Floats, Longs, Mask
 from extender.history.records import Column, History, HistoryError
 from model.engine import kernels
 from model.simulations.delays import Owners
-from model.simulations.departures import Churn
+from model.simulations.departures import PeriodicWorkload
 from model.simulations.simulated_jobs import Absence, Kind, Tasks
 from model.workloads.histories import node_list
 from model.workloads.traces import NodeList, PodList
@@ -21,51 +21,50 @@ _LEAST_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Past:
-    """What is simulated of a history, and what was known of it."""
+class HistoryWorkload:
+    """A history as input to a simulation."""
 
-    offered: Churn
-    """Its times are in seconds since the history begins."""
+    offered: PeriodicWorkload
+    """The simulated workload; times are in seconds since the start of the history."""
     nodes: NodeList
     pods: PodList
-    """All pods of the history, by time of submission."""
+    """All pods of the history, by submission time."""
     rows: tuple[Longs, ...]
-    """(J,) of the jobs of `offered`: the rows of their pods."""
+    """(J,) rows of the pods of each job of `offered`."""
     node_names: tuple[str, ...]
-    """(N,) of the nodes of `offered`."""
+    """(N,) names of the nodes of `offered`."""
     until_s: float
-    """The history's end, as long after its begin."""
+    """End of the history, in seconds since its start."""
     duration_guessed: int
-    """Pods that had not ended, or not started, when the history ends: they ran at least that long, or as long as
-    others do."""
+    """Number of pods that had not ended by the end of the history: their durations are estimates."""
 
 
-def past(history: History, seed: int = 0) -> Past:
-    """The pods of a history that a node of it could take. `seed` draws the order of the nodes, which ties go by.
+def past(history: History, seed: int = 0) -> HistoryWorkload:
+    """Return the pods of a history that fit one of its nodes. `seed` draws the nodes' tie-break order.
 
-    Those that ran before it begins are there from the start, with the rest of their time. Raises HistoryError where
-    there is nothing to simulate.
+    Pods that already ran at the start of the history are submitted at 0 with their remaining duration. Raises
+    HistoryError if no pod fits.
     """
-    nodes_then = node_list(history)
+    all_nodes = node_list(history)
     about, pods = history.about, history.pods
-    guessed = np.isnan(pods["ended_s"])
+    estimated = np.isnan(pods["ended_s"])
     submitted, duration = np.maximum(pods["submitted_s"] - about.since_s, 0.0), _durations(history)
     pod_list = PodList(
         tuple(pods["pod"]), pods["cpu_milli"], pods["memory_mib"], pods["gpus"], pods["gpu_milli"],
         tuple(pods["gpu_models"]), submitted, duration,
     )  # fmt: skip
-    model_bits = bits_of(nodes_then)
-    order = np.random.default_rng(seed).permutation(len(nodes_then.names))
-    nodes = empty_nodes(nodes_then, model_bits, order)
+    model_bits = bits_of(all_nodes)
+    order = np.random.default_rng(seed).permutation(len(all_nodes.names))
+    nodes = empty_nodes(all_nodes, model_bits, order)
     asks, classes = classes_of(pod_list, model_bits)
     jobs = _jobs(pods["gang"], kernels.can_run(nodes, asks)[classes])
     if not jobs:
         raise HistoryError("no pod of the history fits any of its nodes")
     complete = np.array([submitted[members].max() for members in jobs])
-    turns = np.argsort(complete, kind="stable")
-    jobs = [jobs[job] for job in turns.tolist()]
+    by_submission = np.argsort(complete, kind="stable")
+    jobs = [jobs[job] for job in by_submission.tolist()]
     tasks = Tasks(
-        complete[turns],
+        complete[by_submission],
         np.array([duration[members].max() for members in jobs]),
         tuple(_kind(classes[members]) for members in jobs),
         np.array([pods["priority"][members[0]] for members in jobs], np.int64),
@@ -76,40 +75,42 @@ def past(history: History, seed: int = 0) -> Past:
     owners: list[Owners] = [(str(pods["owner"][members[0]]),) for members in jobs]
     num_before = int((tasks.submitted_s <= 0).sum()) if (pods["submitted_s"] < about.since_s).any() else 0
     left_out = len(classes) - sum(len(members) for members in jobs)
-    names = tuple(nodes_then.names[i] for i in order.tolist())
+    names = tuple(all_nodes.names[i] for i in order.tolist())
     absences = _absences(history, names)
-    offered = Churn(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
+    offered = PeriodicWorkload(tasks, nodes, tuple(model_bits), owners, num_before, left_out, 1.0, absences)
     rows = tuple(np.array(members) for members in jobs)
-    return Past(offered, nodes_then, pod_list, rows, names, about.until_s - about.since_s, int(guessed.sum()))
+    return HistoryWorkload(
+        offered, all_nodes, pod_list, rows, names, about.until_s - about.since_s, int(estimated.sum())
+    )
 
 
 def _durations(history: History) -> Floats:
-    """(P,) how long pods run: from their start to their end, where it is known, and more than nothing."""
+    """(P,) positive durations of pods: from start to end if known, else estimated."""
     about, pods = history.about, history.pods
     started, ended = pods["started_s"], pods["ended_s"]
-    known = ~np.isnan(started) & ~np.isnan(ended)
-    usual = float(np.median((ended - started)[known])) if known.any() else about.until_s - about.since_s
+    has_duration = ~np.isnan(started) & ~np.isnan(ended)
+    usual = float(np.median((ended - started)[has_duration])) if has_duration.any() else about.until_s - about.since_s
     running = ~np.isnan(started) & np.isnan(ended)
-    # Who still runs when the history ends would run until then had it started at once.
-    duration = np.where(known, ended - started, np.where(running, about.until_s - pods["submitted_s"], usual))
+    # A pod that still runs at the end of the history would run until then if it started at once.
+    duration = np.where(has_duration, ended - started, np.where(running, about.until_s - pods["submitted_s"], usual))
     before = pods["submitted_s"] < about.since_s
-    left = np.where(known, ended, about.until_s) - about.since_s
+    left = np.where(has_duration, ended, about.until_s) - about.since_s
     duration = np.where(before & ~np.isnan(started), np.minimum(left, duration), duration)
     found: Floats = np.maximum(duration, _LEAST_S)
     return found
 
 
 def _absences(history: History, names: Sequence[str]) -> tuple[Absence, ...]:
-    """When nodes were not there, by their place among `names`: before, between and after the times of their rows."""
+    """Return absences of nodes, by index in `names`: before, between and after the times of their rows."""
     about, nodes = history.about, history.nodes
-    there: dict[str, list[tuple[float, float]]] = {}
+    present: dict[str, list[tuple[float, float]]] = {}
     times = zip(*(nodes[name].tolist() for name in ("node", "from_s", "until_s")), strict=True)
     for name, from_s, until_s in times:
-        there.setdefault(name, []).append((from_s - about.since_s, until_s - about.since_s))
+        present.setdefault(name, []).append((from_s - about.since_s, until_s - about.since_s))
     found: list[Absence] = []
     for place, name in enumerate(names):
         gone_s = 0.0
-        for from_s, until_s in sorted(there[name], key=lambda times: times[0]):
+        for from_s, until_s in sorted(present[name], key=lambda times: times[0]):
             if from_s > gone_s:
                 found.append((place, gone_s, from_s))
             gone_s = math.inf if math.isnan(until_s) else max(gone_s, until_s)
@@ -119,7 +120,7 @@ def _absences(history: History, names: Sequence[str]) -> tuple[Absence, ...]:
 
 
 def _jobs(gang: Column, can_run: Mask) -> list[list[int]]:
-    """Rows of the pods that start together, of those all of which could run."""
+    """Return the rows of each job's pods; jobs with a pod that fits nowhere are left out."""
     members: dict[str, list[int]] = {}
     for row, name in enumerate(gang.tolist()):
         members.setdefault(name or f"\0{row}", []).append(row)

@@ -1,4 +1,4 @@
-"""How far a replay of what most clusters run is from what is known to have happened, and when not to judge by it."""
+"""Validation of a replay: the error of a replay under the default scheduler, and its limits."""
 
 import math
 from collections.abc import Mapping
@@ -8,32 +8,32 @@ import numpy as np
 
 from extender.core.clusters import Floats
 from model.pasts.accounts import Account, figures
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 
 REPLAYED: Final = "kube-default"
 """The policy that most clusters run."""
 GPUS_OFF_FRAC: Final = 0.05
-"""GPUs in use may differ by so much of what they were."""
+"""Largest relative error of the GPUs in use."""
 DELAY_OFF_FRAC: Final = 0.5
-"""Mean delays may differ by so much of what they were."""
+"""Largest relative error of mean delays."""
 DELAY_OFF_S: Final = 60.0
-"""Or by so many seconds, which images and binding take and a replay has none of."""
+"""Absolute error of mean delays that is always accepted, for image pulls and binding, which a replay lacks."""
 LEAST_CORRELATION: Final = 0.8
-"""Of the GPUs in use, day by day."""
+"""Least correlation of the daily GPUs in use."""
 _LEAST_DAYS: Final = 7
-"""Fewer days don't correlate, they happen to."""
+"""Least days for a correlation."""
 LEAST_JOBS: Final = 30
-"""That ask for GPUs; nothing is judged by fewer."""
+"""Least jobs with GPUs for a verdict."""
 _LEFT_OUT_FRAC: Final = 0.05
-"""Pods that fit no node may be so many of all."""
+"""Largest fraction of pods that fit no node."""
 _DAY_S: Final = 86400.0
 
 
-def error_of(known: Past, actual: Account | None, replayed: Account) -> dict[str, Any]:
-    """The differences, and `faults`: each a reason not to judge, in words. `trusted` is None where nothing is known."""
+def error_of(workload: HistoryWorkload, actual: Account | None, replayed: Account) -> dict[str, Any]:
+    """Return the differences, and `faults`: reasons for no verdict. `trusted` is None if nothing is known."""
     if actual is None:
         return {"policy": REPLAYED, "trusted": None, "faults": []}
-    was, is_now = figures(known, actual), figures(known, replayed)
+    was, is_now = figures(workload, actual), figures(workload, replayed)
     sizes = {
         size: _delays(row["mean_delay_s"], is_now["waiting"][size]["mean_delay_s"]) | {"jobs": row["jobs"]}
         for size, row in was["waiting"].items()
@@ -45,19 +45,19 @@ def error_of(known: Past, actual: Account | None, replayed: Account) -> dict[str
         "policy": REPLAYED, "gpus": gpus, "gpu_delay_s": _delays(was["gpu_delay_s"], is_now["gpu_delay_s"]),
         "waiting": sizes, "days": days, "daily_correlation": correlation,
     }  # fmt: skip
-    faults = _faults(known, found)
+    faults = _faults(workload, found)
     return {**found, "trusted": not faults, "faults": faults}
 
 
 def _delays(actual_s: float, replayed_s: float) -> dict[str, Any]:
-    """Two mean delays, and whether they are alike enough to judge by."""
+    """Return two mean delays, their difference, and whether it is acceptable."""
     off_s = replayed_s - actual_s
-    alike = abs(off_s) <= max(DELAY_OFF_S, DELAY_OFF_FRAC * actual_s)
-    return {"actual": actual_s, "replayed": replayed_s, "off_s": round(off_s, 3), "trusted": alike}
+    acceptable = abs(off_s) <= max(DELAY_OFF_S, DELAY_OFF_FRAC * actual_s)
+    return {"actual": actual_s, "replayed": replayed_s, "off_s": round(off_s, 3), "trusted": acceptable}
 
 
 def _by_day(actual: Account, replayed: Account) -> tuple[int, float | None]:
-    """Whole days, and how the GPUs in use correlate over them; None where they are few, or nothing changes."""
+    """Return whole days and the correlation of the daily GPUs in use; None for few days or constant use."""
     until_s = min(actual.steps.edges_s[-1], replayed.steps.edges_s[-1])
     days = int(until_s // _DAY_S)
     if days < _LEAST_DAYS:
@@ -69,34 +69,34 @@ def _by_day(actual: Account, replayed: Account) -> tuple[int, float | None]:
     return days, round(float(np.corrcoef(both[0], both[1])[0, 1]), 4)
 
 
-def _faults(known: Past, error: Mapping[str, Any]) -> list[str]:
+def _faults(workload: HistoryWorkload, error: Mapping[str, Any]) -> list[str]:
     gpus, delay = error["gpus"], error["gpu_delay_s"]
     num_jobs = sum(row["jobs"] for row in error["waiting"].values())
-    left_out, num_pods = known.offered.left_out, len(known.pods.names)
+    left_out, num_pods = workload.offered.left_out, len(workload.pods.names)
     correlation = error["daily_correlation"]
     faults = []
     if num_jobs < LEAST_JOBS:
-        faults.append(f"only {num_jobs} jobs asked for GPUs; {LEAST_JOBS} are needed to judge by")
+        faults.append(f"only {num_jobs} jobs requested GPUs; at least {LEAST_JOBS} are needed")
     if left_out > _LEFT_OUT_FRAC * num_pods:
-        faults.append(f"{left_out:,} of {num_pods:,} pods fit no node that is known, and are not in the replay")
+        faults.append(f"{left_out:,} of {num_pods:,} pods fit no known node and are not in the replay")
     if abs(gpus["off_frac"]) > GPUS_OFF_FRAC:
         faults.append(
-            f"{gpus['actual']:,.1f} GPUs were in use, and {gpus['replayed']:,.1f} are in the replay: "
+            f"{gpus['actual']:,.1f} GPUs were in use, but {gpus['replayed']:,.1f} in the replay: "
             f"{100 * abs(gpus['off_frac']):.0f} % {'more' if gpus['off_frac'] > 0 else 'fewer'}"
         )
     if not delay["trusted"]:
         faults.append(
-            f"pods waited {spell(delay['actual'])} for GPUs in the mean, and {spell(delay['replayed'])} in the replay"
+            f"the mean wait for GPUs was {spell(delay['actual'])}, but {spell(delay['replayed'])} in the replay"
         )
     if correlation is not None and correlation < LEAST_CORRELATION:
-        faults.append(f"the GPUs in use, day by day, correlate by {correlation:.2f} only")
+        faults.append(f"the correlation of the daily GPUs in use is only {correlation:.2f}")
     return faults
 
 
 def spell(seconds: float) -> str:
-    """A time as people say it."""
+    """Format a duration for people."""
     if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} is no time")
+        raise ValueError(f"{seconds} is not a duration")
     if seconds < 0.5:
         return "0 s"
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"), (math.inf, 86400, "days")):

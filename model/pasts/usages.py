@@ -1,4 +1,4 @@
-"""GPU-hours of an account, what they cost, and GPUs in use over time."""
+"""GPU-hours of an account, their cost, and GPUs in use over time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,38 +8,38 @@ import numpy as np
 
 from extender.core.clusters import Floats
 from model.pasts.accounts import Account
-from model.pasts.pasts import Past
+from model.pasts.pasts import HistoryWorkload
 
 _MONTH_H: Final = 720.0
 """Hours of a month: 30 days."""
 _MOST_BINS: Final = 180
-"""Of a timeline: more than that a screen does not show."""
+"""Largest number of bins of a timeline."""
 _LEAST_BIN_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
 class Price:
-    """Of a GPU-hour."""
+    """Price of a GPU-hour."""
 
     amount: float
     currency: str = ""
 
 
 def month_cost(gpus: float, price: Price) -> float:
-    """Of GPUs for a month."""
+    """Return the cost of GPUs for a month."""
     return round(gpus * _MONTH_H * price.amount, 2)
 
 
-def usage(known: Past, account: Account, price: Price | None) -> dict[str, float | None]:
-    """GPU-hours of a month like the period, booked, idle, and stranded: idle, and of no use to a typical pod.
+def usage(workload: HistoryWorkload, account: Account, price: Price | None) -> dict[str, float | None]:
+    """Return GPU-hours per month: booked, idle, and stranded (idle, but not usable by a typical pod).
 
-    With a price also what they cost. None where places are unknown.
+    With a price, also their cost. Stranded is None if placements are unknown.
     """
     steps = account.steps
     booked = steps.mean(steps.used_gpus)
-    there = float(_capacity(known, steps.edges_s[[0, -1]])[0])
+    capacity = float(_capacity(workload, steps.edges_s[[0, -1]])[0])
     stranded = None if steps.fragment_gpus is None else steps.mean(steps.fragment_gpus)
-    gpus = {"booked": booked, "idle": max(there - booked, 0.0), "stranded": stranded}
+    gpus = {"booked": booked, "idle": max(capacity - booked, 0.0), "stranded": stranded}
     hours = {name: None if mean is None else round(mean * _MONTH_H, 1) for name, mean in gpus.items()}
     found: dict[str, float | None] = {f"{name}_gpu_hours": value for name, value in hours.items()}
     if price:
@@ -49,24 +49,24 @@ def usage(known: Past, account: Account, price: Price | None) -> dict[str, float
     return found
 
 
-def _capacity(known: Past, edges_s: Floats) -> Floats:
-    """(T,) GPUs that are there, means between (T + 1,) edges."""
-    gpus = known.offered.nodes.num_gpus
-    there = np.full(len(edges_s) - 1, float(gpus.sum()))
-    for node, begin_s, end_s in known.offered.absences:
+def _capacity(workload: HistoryWorkload, edges_s: Floats) -> Floats:
+    """(T,) mean GPUs present between (T + 1,) edges."""
+    gpus = workload.offered.nodes.num_gpus
+    present = np.full(len(edges_s) - 1, float(gpus.sum()))
+    for node, begin_s, end_s in workload.offered.absences:
         away_s = np.minimum(edges_s[1:], end_s) - np.maximum(edges_s[:-1], begin_s)
-        there -= gpus[node] * np.maximum(away_s, 0.0) / np.diff(edges_s)
-    return there
+        present -= gpus[node] * np.maximum(away_s, 0.0) / np.diff(edges_s)
+    return present
 
 
-def timeline(known: Past, accounts: Mapping[str, Account]) -> dict[str, Any]:
-    """GPUs in use under each account, and those that were there, in equal parts of the period."""
-    until_s = float(known.offered.tasks.submitted_s[-1])
+def timeline(workload: HistoryWorkload, accounts: Mapping[str, Account]) -> dict[str, Any]:
+    """Return the GPUs in use under each account, and the GPUs present, in equal bins of the period."""
+    until_s = float(workload.offered.tasks.submitted_s[-1])
     num_bins = max(min(_MOST_BINS, int(until_s / _LEAST_BIN_S)), 1)
     edges_s = np.linspace(0.0, until_s, num_bins + 1)
     in_use = {name: account.steps.means(account.steps.used_gpus, edges_s) for name, account in accounts.items()}
     return {
         "bin_s": round(until_s / num_bins, 3),
         "gpus": {name: np.round(values, 1).tolist() for name, values in in_use.items()},
-        "capacity": np.round(_capacity(known, edges_s), 1).tolist(),
+        "capacity": np.round(_capacity(workload, edges_s), 1).tolist(),
     }

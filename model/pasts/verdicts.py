@@ -1,4 +1,4 @@
-"""What a replay says in sentences, or why it does not."""
+"""The verdict of a replay in sentences, or why there is none."""
 
 import math
 from collections.abc import Mapping
@@ -8,90 +8,89 @@ from model.pasts.trust import REPLAYED, spell
 
 _LABELS: Final = {"kerf": "Kerf", REPLAYED: "kube-scheduler's default"}
 SIZE_WORDS: Final = {
-    "share": "a share of a GPU", "1": "1 GPU", "2-3": "2 or 3 GPUs", "4-7": "4 to 7 GPUs", "8+": "8 GPUs and more",
+    "share": "a share of a GPU", "1": "1 GPU", "2-3": "2 or 3 GPUs", "4-7": "4 to 7 GPUs", "8+": "8 or more GPUs",
 }  # fmt: skip
-"""What jobs of a size (`accounts.SIZES`) ask for."""
+"""Descriptions of the job sizes (`accounts.SIZES`)."""
 _LONGER_S: Final = 60.0
-"""Who waits so much longer than under the limits is told of."""
+"""Least increase of the mean wait of a job size that is reported."""
 _NOT_REPLAYED: Final = (
-    "Quotas, other schedulers, maintenance and autoscaling that the history does not tell of are not in a replay."
+    "A replay has no quotas or other schedulers, and no maintenance or autoscaling that the history does not record."
 )
 _UNCHECKED: Final = (
-    "When pods really started is not known: nothing of this could be checked against what happened. "
-    f"It is compared with a replay of {_LABELS[REPLAYED]}."
+    "The actual start times of pods are unknown, so these results could not be checked against what happened. "
+    f"They are compared with a replay of {_LABELS[REPLAYED]}."
 )
 Figures = Mapping[str, Any]
 
 
 def label(policy: str) -> str:
-    """A policy as people call it."""
+    """Return the display name of a policy."""
     return _LABELS.get(policy, policy)
 
 
 def _whole_percent(percent: float) -> str:
-    """Rounded down: nothing is claimed that was not reached."""
+    """Format a percentage, rounded down so that it is never overstated."""
     return f"{math.floor(percent + 1e-9)} %"
 
 
 def verdict(policy: str, figures: Figures, beside: Figures, error: Figures, fewer: Figures | None) -> list[str]:
-    """Sentences, the headline first: a policy's `figures` `beside` those of the default, as far as `error` allows."""
+    """Return sentences, the headline first, that compare a policy's `figures` with the default's (`beside`)."""
     if error["trusted"] is False:
         return [
             "No verdict: the replay of your scheduler differs from what happened",
             *(f"{fault[0].upper()}{fault[1:]}." for fault in error["faults"]),
             _NOT_REPLAYED,
         ]
-    sought = _fewer(policy, fewer, trusted=bool(error["trusted"])) if fewer else []
+    fewer_sentences = _fewer(policy, fewer, trusted=bool(error["trusted"])) if fewer else []
     waited = _waiting(policy, figures, beside)
-    found = [*sought, waited + "."] if sought else [waited]
+    found = [*fewer_sentences, waited + "."] if fewer_sentences else [waited]
     if figures["blocked_starts"] or beside["blocked_starts"]:
-        mine, others = (row["blocked_starts"] for row in (figures, beside))
+        count, default_count = (row["blocked_starts"] for row in (figures, beside))
         found.append(
-            f"{mine or 'No'} job{'s' * (mine != 1)} of several GPUs waited although as many were free, but scattered; "
-            f"with {label(REPLAYED)} {others or 'none'} did."
+            f"{count or 'No'} multi-GPU job{'s' * (count > 1)} waited because free GPUs were scattered; "
+            f"with {label(REPLAYED)} {default_count or 'none'} did."
         )
     return [*found, _UNCHECKED] if error["trusted"] is None else found
 
 
 def _fewer(policy: str, fewer: Figures, *, trusted: bool) -> list[str]:
-    """How many GPUs less would have done, and what that is measured by."""
+    """Return sentences on how many fewer GPUs would have been enough, and by which limit."""
     name, row, default = label(policy), fewer["policies"][policy], fewer["policies"][REPLAYED]
-    than = "they did" if trusted else f"under {label(REPLAYED)} on all nodes"
+    than = "it was" if trusted else f"under {label(REPLAYED)} on all nodes"
     allowed = spell(fewer["limits"]["gpu_delay_s"])
     if not row["served"]:
         return [
             f"{name} would not have needed fewer GPUs",
-            f"Even on all of them pods wait longer, all together or those of one size, than {than}, {allowed}.",
+            f"Even with all GPUs, the mean wait, of all jobs or of one job size, is longer than {than} ({allowed}).",
         ]
     few = _whole_percent(row["percent"])
     if math.floor(row["percent"]) < 1:
-        return [f"With {name} you would have needed all of your GPUs", f"On {row['too_few_gpus']:,} pods wait longer."]
+        few_gpus = f"With {row['too_few_gpus']:,} GPUs, pods wait longer."
+        return [f"With {name} you would have needed all of your GPUs", few_gpus]
     also = default["served"] and math.floor(default["percent"]) >= 1 and policy != REPLAYED
     headline = f"{'You' if trusted else 'In a replay you'} would have needed {few} fewer GPUs with {name}"
     if also:
         headline += f", {_whole_percent(default['percent'])} fewer without"
     return [
         headline,
-        f"On {row['gpus']:,} of {fewer['gpus']:,} GPUs the same pods wait no longer for GPUs in the mean than {than}, "
-        f"{allowed}; on {row['too_few_gpus']:,} they do.",
+        f"With {row['gpus']:,} of {fewer['gpus']:,} GPUs, the mean wait for GPUs is no longer than {than} ({allowed}); "
+        f"with {row['too_few_gpus']:,} GPUs it is longer.",
         *_longer(row["waited"]["waiting"], fewer["limits"]["waiting"]),
     ]
 
 
 def _longer(waits: Mapping[str, float], limits: Mapping[str, float]) -> list[str]:
-    """Who pays for it: a mean may stay as it is while one size waits longer and another less."""
-    told = [
+    """Return a sentence on job sizes that wait longer, although the total mean does not grow."""
+    sizes = [
         f"{SIZE_WORDS[size]} {spell(waited_s)} instead of {spell(limits[size])}"
         for size, waited_s in waits.items()
         if waited_s > limits[size] + _LONGER_S
     ]
-    return [f"Some wait longer there, and others less: jobs of {', '.join(told)}."] if told else []
+    return [f"Some jobs then wait longer: those of {', '.join(sizes)}."] if sizes else []
 
 
 def _waiting(policy: str, figures: Figures, beside: Figures) -> str:
     waits, others = spell(figures["gpu_delay_s"]), spell(beside["gpu_delay_s"])
     if policy == REPLAYED:
-        return f"With {label(policy)} pods would have waited {waits} for GPUs in the mean"
-    return (
-        f"On all GPUs pods would have waited {waits} in the mean with {label(policy)}, {others} with {label(REPLAYED)}"
-    )
+        return f"With {label(policy)}, the mean wait for GPUs would have been {waits}"
+    return f"With all GPUs, the mean wait would have been {waits} with {label(policy)}, {others} with {label(REPLAYED)}"

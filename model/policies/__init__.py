@@ -1,1 +1,1 @@
-"""Policies that the simulator has beside the service's: what is compared with, a file for each."""
+"""Baseline policies of the simulator in addition to the service's, one file each."""

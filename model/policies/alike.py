@@ -1,4 +1,4 @@
-"""Policies to which all nodes that fit are alike: `round-robin` and `random` differ in how ties are broken."""
+"""Policies that score all feasible nodes equally: `round-robin` and `random` differ in their tie-break."""
 
 from typing import Final
 
@@ -16,9 +16,9 @@ def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats
 
 
 def first_gpu(cluster: Cluster, request: GpuRequest, row: int, room: Mask) -> int:
-    """The first GPU that suffices for a share."""
+    """Return the first GPU with room for a share."""
     return int(room.argmax())
 
 
-ROUND_ROBIN: Final = Policy("round-robin", score, "the next node that fits, in turn", share=first_gpu)
-RANDOM: Final = Policy("random", score, "any node that fits", share=first_gpu)
+ROUND_ROBIN: Final = Policy("round-robin", score, "the next feasible node, in rotation", share=first_gpu)
+RANDOM: Final = Policy("random", score, "a random feasible node", share=first_gpu)

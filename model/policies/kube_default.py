@@ -1,7 +1,7 @@
-"""kube-scheduler without Kerf: the scores of its plugins that differ between nodes when pods have no preferences.
+"""kube-scheduler without Kerf: the plugins whose scores differ between nodes for pods without preferences.
 
-pkg/scheduler/framework/plugins/noderesources/{least,balanced}_allocation.go of Kubernetes 1.36, weights 1 and 1;
-normalisation leaves both as they are (0..100). All other default plugins score such nodes alike.
+pkg/scheduler/framework/plugins/noderesources/{least,balanced}_allocation.go of Kubernetes 1.36, weights 1 and 1,
+without normalisation (0..100). All other default plugins score such nodes equally.
 """
 
 from typing import Final
@@ -16,20 +16,20 @@ from model.policies.alike import first_gpu
 
 CPU_MILLI: Final = 100
 MEMORY_MIB: Final = 200
-"""For a pod that asks for none: k8s.io/component-helpers, DefaultMilliCPURequest and DefaultMemoryRequest."""
+"""Defaults for pods without requests: k8s.io/component-helpers, DefaultMilliCPURequest and DefaultMemoryRequest."""
 
 
 def score(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
     """(R,) sum of NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation."""
     cpu, memory = request.cpu_milli, request.memory_mib
-    capacities = cluster.taken(cluster.cpu_milli, rows), cluster.taken(cluster.memory_mib, rows)
-    frees = cluster.taken(cluster.cpu_free_milli, rows), cluster.taken(cluster.memory_free_mib, rows)
+    capacities = cluster.take_rows(cluster.cpu_milli, rows), cluster.take_rows(cluster.memory_mib, rows)
+    frees = cluster.take_rows(cluster.cpu_free_milli, rows), cluster.take_rows(cluster.memory_free_mib, rows)
     used = (capacities[0] - frees[0], capacities[1] - frees[1])
     least = np.zeros(len(rows), np.int64)
     for capacity, taken, more in zip(capacities, used, (cpu or CPU_MILLI, memory or MEMORY_MIB), strict=True):
         least += np.maximum(capacity - taken - more, 0) * 100 // np.maximum(capacity, 1)
     balanced = 50 + (50 + _balance(capacities, used, (cpu, memory)) - _balance(capacities, used, (0, 0))) // 2
-    best_effort = cpu == 0 and memory == 0  # the plugin skips those
+    best_effort = cpu == 0 and memory == 0  # skipped by the plugin
     return (least // 2 + (0 if best_effort else balanced)).astype(np.float64)
 
 

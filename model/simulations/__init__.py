@@ -1,1 +1,1 @@
-"""Clusters over time, and what is placed on them."""
+"""Simulations of clusters: replays, episodes and discrete events."""

@@ -1,4 +1,4 @@
-"""The policies that can be simulated, by name: the service's, those of other packages, and what is compared with."""
+"""Policies of the simulator by name: the service's, those of other packages, and baselines."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,23 +11,23 @@ from model.policies import alike, bestfit, kube_default
 
 @dataclass(frozen=True)
 class Baseline:
-    """A policy, which of the nodes it ranks highest is taken, and its compiled twin."""
+    """A policy, its tie-break, and its compiled equivalent."""
 
     policy: Policy
-    """`fgd` goes by the mix of the trace instead of its own."""
+    """`fgd` uses the mix of the trace instead of its own."""
     tie: Tie = Tie.FIRST
     rank: Rank | None = None
-    """None where there is no twin: the service's own functions decide, which is slower."""
+    """Code of the compiled score; None: the service's own functions decide, which is slower."""
 
     @property
     def name(self) -> str:
-        """The policy's."""
+        """Name of the policy."""
         return self.policy.name
 
 
 def _listed() -> dict[str, Baseline]:
     own = registry.POLICIES
-    with_twins = {
+    compiled = {
         "fgd": Baseline(own["fgd"], rank=Rank.FGD),
         "bestfit": Baseline(bestfit.POLICY, rank=Rank.BESTFIT),
         "tightest": Baseline(own["tightest"], rank=Rank.TIGHTEST),
@@ -39,21 +39,21 @@ def _listed() -> dict[str, Baseline]:
         "kube-default": Baseline(kube_default.POLICY, Tie.SAMPLED, Rank.KUBE),
     }
     others = [make(registry.DEFAULTS) for make in registry.BUILT_IN]
-    without = (*with_twins, "kerf")  # that one needs a model
-    return with_twins | {policy.name: Baseline(policy) for policy in others if policy.name not in without}
+    without = (*compiled, "kerf")  # kerf needs a model
+    return compiled | {policy.name: Baseline(policy) for policy in others if policy.name not in without}
 
 
 BASELINES: Final = _listed()
 POOL: Final = Baseline(Policy("pool", alike.score, "GPU and CPU of all nodes in one, by model"), rank=Rank.NONE)
-"""A bound to compare with where pods depart, and nothing to be served: `model.engine.pools`."""
+"""An upper bound for simulations with departures (`model.engine.pools`); it can't be served."""
 
 
 class UnknownPolicyError(ValueError):
-    """A name that no policy has."""
+    """An unknown policy name."""
 
 
 def baseline(name: str) -> Baseline:
-    """A policy by name. Raises UnknownPolicyError that lists them, or says why it could not be loaded."""
+    """Return a policy by name. Raises UnknownPolicyError with the known names, or why the policy failed to load."""
     if name in BASELINES:
         return BASELINES[name]
     registry.load_installed()

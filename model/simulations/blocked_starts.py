@@ -1,4 +1,4 @@
-"""Starts that only a move would have allowed: jobs of several GPUs that wait while as many are free, but scattered."""
+"""Blocked starts: multi-GPU jobs that wait although enough GPUs are free, because these are scattered."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,43 +11,43 @@ from model.engine import kernels
 from model.simulations.simulated_jobs import Kind, Tasks
 
 _SEVERAL_MILLI: Final = 2 * WHOLE_MILLI
-"""Jobs of that many GPU milli and more are looked at."""
+"""Least GPU milli of a multi-GPU job."""
 
 
 class BlockedStarts:
-    """Counts each job once: when it is first seen waiting though the nodes that could take it have enough free.
+    """Counts each job once, when it first waits although the nodes that could host it have enough free resources.
 
-    Enough: GPU, CPU and memory, summed over the nodes that are there and have room for its pods when they are empty,
-    beyond what jobs counted before it and still waiting ask for. That moves would do is then likely, not certain.
+    These are GPU, CPU and memory, summed over present nodes that fit its pods when empty, minus the requests of
+    earlier counted jobs that still wait. Moves would then likely, but not certainly, let it start.
     """
 
     def __init__(self, nodes: Nodes, tasks: Tasks) -> None:
-        """`nodes` are empty here, and looked at as they are filled."""
+        """`nodes` are empty at construction, and read as they fill."""
         asks = tasks.asks
         self._nodes, self._asked_milli, self._kinds = nodes, tasks.asked_milli, tasks.kinds
         self._demand = np.column_stack([asks.num_gpus * asks.gpu_milli, asks.cpu_milli, asks.memory_mib])
-        """(C, 3) GPU milli, CPU milli and memory MiB of a pod."""
-        self._could: list[Mask] = [kernels.fitting(nodes, asks, c) for c in range(len(self._demand))]
+        """(C, 3) GPU milli, CPU milli and memory MiB that a pod requests."""
+        self._feasible: list[Mask] = [kernels.fitting(nodes, asks, c) for c in range(len(self._demand))]
         self._counted: set[int] = set()
         self._waiting: dict[Kind, set[int]] = {}
-        """Counted jobs that still wait."""
+        """Counted jobs that still wait, by kind."""
         self._promised: Longs = np.zeros(3, np.int64)
-        """(3,) what these ask for."""
+        """(3,) their requests in total."""
 
     @property
     def jobs(self) -> frozenset[int]:
-        """Those that were counted."""
+        """The counted jobs."""
         return frozenset(self._counted)
 
     def started(self, job: int) -> None:
-        """A job waits no longer."""
+        """Record that a job started."""
         kind = self._kinds[job]
         if job in self._waiting.get(kind, ()):
             self._waiting[kind].remove(job)
             self._promised -= self._needed(kind)
 
     def look(self, queues: Mapping[tuple[Kind, Any], Sequence[tuple[float, float, int]]]) -> None:
-        """After a walk: `queues` have (-priority, place, job) of those that wait, the first one in front."""
+        """Count blocked jobs after a pass over the queue; `queues` are heaps of (-priority, place, job)."""
         heads = sorted(
             (queue[0], name)
             for name, queue in queues.items()
@@ -56,18 +56,18 @@ class BlockedStarts:
         if not heads:
             return
         nodes = self._nodes
-        there = nodes.cpu_free_milli >= 0  # a node that is gone has less than none
+        present = nodes.cpu_free_milli >= 0  # negative on a missing node
         free = np.column_stack([nodes.gpu_free_milli.sum(axis=1), nodes.cpu_free_milli, nodes.memory_free_mib])
         for _, name in heads:
-            self._count(name[0], queues[name], free, there)
+            self._count(name[0], queues[name], free, present)
 
-    def _count(self, kind: Kind, queue: Sequence[tuple[float, float, int]], free: Longs, there: Mask) -> None:
-        """Count jobs of a kind, in their order, as long as (N, 3) `free` has enough for one more."""
-        there_too = {c: self._could[c] & there for c, _ in kind}
-        if any((free[there_too[c]].sum(axis=0) < count * self._demand[c]).any() for c, count in kind):
+    def _count(self, kind: Kind, queue: Sequence[tuple[float, float, int]], free: Longs, present: Mask) -> None:
+        """Count jobs of a kind, in queue order, while (N, 3) `free` has enough for one more."""
+        feasible = {c: self._feasible[c] & present for c, _ in kind}
+        if any((free[feasible[c]].sum(axis=0) < count * self._demand[c]).any() for c, count in kind):
             return
         needed = self._needed(kind)
-        left = free[np.logical_or.reduce(list(there_too.values()))].sum(axis=0) - self._promised
+        left = free[np.logical_or.reduce(list(feasible.values()))].sum(axis=0) - self._promised
         for _, _, job in sorted(queue) if (left >= needed).all() else ():
             if job in self._counted:
                 continue
@@ -79,7 +79,7 @@ class BlockedStarts:
             self._promised += needed
 
     def _needed(self, kind: Kind) -> Longs:
-        """(3,) of all parts."""
+        """(3,) requests of all parts."""
         needed: Longs = np.sum([count * self._demand[c] for c, count in kind], axis=0)
         return needed
 

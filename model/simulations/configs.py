@@ -1,4 +1,4 @@
-"""Configuration of episodes: one validated value, from a YAML file and overrides.
+"""Configuration of episodes, from a YAML file and overrides.
 
 ```yaml
 mixes: [usual, cpu-tight]
@@ -20,36 +20,36 @@ _LOADS: Final = (0.001, 1000.0)
 
 
 class ConfigError(ValueError):
-    """A configuration that can't be used; says where and why."""
+    """An invalid configuration; the message says where and why."""
 
 
 class EpisodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an episode is made of."""
+    """How episodes are drawn and rewarded."""
 
     traces: str = ""
-    """Folder of traces in the layout of openb; empty: clusters and pods are drawn anew for each scenario."""
+    """Folder of traces in the layout of openb; empty: each scenario draws its own cluster and pods."""
     trace: str = "default"
-    """Of the folder."""
+    """Name of the trace in the folder."""
     mixes: tuple[str, ...] = ("usual", "cpu-tight", "whole-nodes", "mostly-shares", "choosy", "many-gpus")
-    """Kinds of mixes (model/workloads/configs/demo.yaml), one of which is drawn from where there are no traces."""
+    """Kinds of mixes (model/workloads/configs/demo.yaml) for scenarios without traces; one is drawn for each."""
     num_nodes: int = 16
-    """So many of the cluster's nodes, drawn for each scenario."""
+    """Number of the cluster's nodes drawn for each scenario."""
     num_pods: int = 256
-    """Arrivals of an episode; 0: as many as fill the cluster and ask for more, as in the published experiments."""
+    """Arrivals of an episode; 0: enough to overfill the cluster, as in the published experiments."""
     departures: bool = True
-    """Whether pods leave after their durations; without, every pod stays, as in the published experiments."""
+    """Whether pods leave after their durations; if not, every pod stays, as in the published experiments."""
     load: float | tuple[float, float] = (0.9, 1.3)
-    """With departures: GPU work submitted by capacity over the time, or a range that it is drawn from for each episode.
-    The cluster begins as full as that, with pods that came before."""
+    """With departures: GPU work submitted relative to capacity, or the range it is drawn from for each episode.
+    The cluster starts filled to that load with earlier pods."""
     patience_s: float = 6 * 3600.0
-    """With departures: how long after it has come a pod may be skipped. It is offered whenever another has left."""
+    """With departures: seconds after its arrival for which a pod may be skipped. It is offered after each departure."""
     rounds: int = 1
-    """Without departures: how often a skipped pod is offered before it counts as refused."""
+    """Without departures: offers of a skipped pod before it counts as refused."""
     max_skips: int = 1_000_000
-    """Skips of an episode after which skipping is not offered: a bound on selectiveness."""
+    """Skips of an episode after which the skip is masked."""
     reward: Reward = "allocation"
-    """What is learned for: `allocation` (GPU time used; without departures GPU given away), `fragmentation` (fragments
-    avoided), `jct` (time that pods wait), or `weighted`, the sum of all by the weights below."""
+    """Reward: `allocation` (GPU time used; without departures, GPUs allocated), `fragmentation` (avoided fragments),
+    `jct` (waiting time of pods), or `weighted`, their sum by the weights below."""
     allocation_weight: float = 1.0
     fragmentation_weight: float = 0.0
     jct_weight: float = 0.0
@@ -68,21 +68,21 @@ class EpisodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def loads(self) -> tuple[float, float]:
-        """The range of the load."""
+        """Range of the load."""
         return self.load if isinstance(self.load, tuple) else (self.load, self.load)
 
     @property
     def weights(self) -> tuple[float, float, float]:
-        """Of allocation, fragmentation and waiting in the reward."""
+        """Weights of allocation, fragmentation and waiting in the reward."""
         if self.reward == "weighted":
             return self.allocation_weight, self.fragmentation_weight, self.jct_weight
         return float(self.reward == "allocation"), float(self.reward == "fragmentation"), float(self.reward == "jct")
 
 
 def create_config(path: str | Path | None = None, **overrides: Any) -> EpisodeConfig:
-    """The configuration of a YAML file, single values replaced; defaults without a file.
+    """Read the configuration from a YAML file, with overrides; defaults without a file.
 
-    Raises ConfigError that names the file, the setting and what is wrong with it.
+    Raises ConfigError that names the file, the setting and the fault.
     """
     values: Any = {}
     source = "overrides" if path is None else str(path)

@@ -1,4 +1,4 @@
-"""Jobs over time: the run of a list of jobs under an order and a policy, and what is told of it."""
+"""Runs of a list of jobs under a queue order and a policy, and their measures."""
 
 import math
 import time
@@ -10,7 +10,7 @@ import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats
 from extender.core.durations import Durations
-from extender.core.fragmentation import ANY_MODEL, Asks, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, mix_of
 from extender.core.orders import HELD_MOST_S, hold_s
 from model.simulations.baselines import Baseline
 from model.simulations.queues import Simulation
@@ -27,22 +27,22 @@ from model.simulations.simulated_jobs import (
 from model.workloads.jobs import GPUS_PER_NODE, JobList
 
 _ORDERS: Final = {
-    "fifo": "by submission, skipping what does not fit: kube-scheduler's own",
-    "oracle-sjf": "shortest first, by the true duration, which nobody can know",
+    "fifo": "by submission, skipping jobs that do not fit, as kube-scheduler does",
+    "oracle-sjf": "shortest first, by the true duration",
     "oracle-area": "least GPU time first, by the true duration",
-    "kerf": "the queue's own: by submission, held back by the GPU time expected from jobs that ended before",
+    "kerf": "the queue's: by submission, plus a hold in proportion to the expected GPU time",
 }
 _RESERVE_AFTER_S: Final = 10.0
-"""In the order `kerf`, as `queue.reserve_after_s` of the service."""
+"""Default of the service's `queue.reserve_after_s`, for the order `kerf`."""
 _SHORTEST_S: Final = 10.0
-"""Slowdown is bounded: jobs shorter than this count as so long (Feitelson's bounded slowdown)."""
+"""Least duration in the bounded slowdown (Feitelson)."""
 _PERCENTILES: Final = (50, 95, 99)
 
 Owners = tuple[str, ...]
 
 
 class _UnknownOrderError(ValueError):
-    """A name that no order has."""
+    """An unknown order name."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +54,23 @@ class Run:
     outcome: Outcome
     capacity_gpus: float
     seconds: float
-    """Time that the simulation took."""
+    """Wall time of the simulation."""
     num_before: int = 0
-    """The first so many jobs ran before the window began: nothing is told of their delays."""
+    """Number of leading jobs that ran before the window; they have no delays."""
 
     @property
     def delay_s(self) -> Floats:
-        """(J,) from submission to the first start."""
+        """(J,) time from submission to first start."""
         return (self.outcome.started_s - self.submitted_s)[self.num_before :]
 
     @property
     def jct_s(self) -> Floats:
-        """(J,) from submission to the end."""
+        """(J,) time from submission to end."""
         return (self.outcome.ended_s - self.submitted_s)[self.num_before :]
 
     @property
     def slowdown(self) -> Floats:
-        """(J,) time in the system by the time of running alone, 1 or more."""
+        """(J,) time in the system divided by the duration, 1 or more."""
         return np.maximum(self.jct_s / np.maximum(self.duration_s[self.num_before :], _SHORTEST_S), 1.0)
 
 
@@ -85,9 +85,9 @@ def simulate_jobs(
     round_s: float = 0.0,
     before: JobList | None = None,
 ) -> Run:
-    """Run jobs that all fit the cluster on nodes of GPUS_PER_NODE.
+    """Run jobs that all fit the cluster, on nodes of GPUS_PER_NODE.
 
-    `before` has jobs that ended before the first submission: the order `kerf` knows how long they took.
+    `before`: jobs that ended before the first submission, whose durations the order `kerf` knows.
     """
     tasks = tasks_of(jobs)
     durations = Durations()
@@ -112,17 +112,17 @@ def simulate_jobs(
 
 
 def owners_of(jobs: JobList, job: int) -> Owners:
-    """Whose history tells of a job, narrowest first: its virtual cluster's jobs of that size, the virtual cluster."""
+    """Keys of a job's duration history, narrowest first: virtual cluster and size, virtual cluster."""
     return f"{jobs.cluster[job]}/{jobs.num_gpus[job]} GPUs", jobs.cluster[job]
 
 
 def reserve_after_s(order: str) -> float:
-    """When nodes are kept for the first in the queue: kube-scheduler never does."""
+    """Waiting time after which nodes are reserved for the first job; inf for kube-scheduler's order."""
     return _RESERVE_AFTER_S if order == "kerf" else math.inf
 
 
 def turns_of(order: str, tasks: Tasks, owners: Sequence[Owners], durations: Durations) -> Turns:
-    """Whose turn it is in an order, by name; `owners` (J,) are those that `durations` is kept by."""
+    """Return the queue order of a name; `owners` (J,) are the keys of `durations`."""
     gpus = (tasks.asked_milli / WHOLE_MILLI).tolist()
     submitted, duration = tasks.submitted_s, tasks.duration_s
 
@@ -140,16 +140,15 @@ def turns_of(order: str, tasks: Tasks, owners: Sequence[Owners], durations: Dura
             return Turns(lambda job: float(submitted[job]), held, lambda job: owners[job])
         case _:
             raise _UnknownOrderError(
-                f"no order {order!r}; there are {', '.join(_ORDERS)} (orders that preempt, such as shortest remaining "
-                "time, are not simulated: nothing that runs is stopped)"
+                f"no order {order!r}; there are {', '.join(_ORDERS)} (preemptive orders are not simulated)"
             )
 
 
 def tasks_of(jobs: JobList) -> Tasks:
-    """Jobs as gangs of whole GPUs: whole nodes, and one part for what remains."""
+    """Return jobs as gangs of whole GPUs: whole nodes, and one part for the rest."""
     sizes = np.arange(1, GPUS_PER_NODE + 1)
     whole, any_model = np.full(len(sizes), WHOLE_MILLI), np.full(len(sizes), ANY_MODEL)
-    asks = Asks(sizes * CPU_MILLI_PER_GPU, sizes * MEMORY_MIB_PER_GPU, sizes, whole, any_model)
+    asks = PodClasses(sizes * CPU_MILLI_PER_GPU, sizes * MEMORY_MIB_PER_GPU, sizes, whole, any_model)
     kinds: list[Kind] = []
     for num_gpus in jobs.num_gpus.tolist():
         whole, rest = divmod(num_gpus, GPUS_PER_NODE)
@@ -159,7 +158,7 @@ def tasks_of(jobs: JobList) -> Tasks:
 
 
 def measures(run: Run) -> dict[str, Any]:
-    """What is printed of any run over time, as JSON data."""
+    """Return the printed measures of a run, as JSON data."""
     span_s = float(run.submitted_s[-1] - run.submitted_s[0])
     outcome = run.outcome
     return {
@@ -180,23 +179,23 @@ def measures(run: Run) -> dict[str, Any]:
 
 
 def fairness(run: Run, clusters: tuple[str, ...]) -> dict[str, Any]:
-    """How virtual clusters fare beside each other: Jain's index of their mean slowdowns (1: all alike), and each."""
+    """Return Jain's index of the virtual clusters' mean slowdowns (1: all equal), and each cluster's measures."""
     names = np.array(clusters)
-    told = {}
+    rows = {}
     for name in sorted(set(clusters)):
-        mine = names == name
-        told[name] = {
-            "jobs": int(mine.sum()),
-            "mean_queueing_delay_s": round(float(run.delay_s[mine].mean()), 3),
-            "mean_slowdown": round(float(run.slowdown[mine].mean()), 3),
+        selected = names == name
+        rows[name] = {
+            "jobs": int(selected.sum()),
+            "mean_queueing_delay_s": round(float(run.delay_s[selected].mean()), 3),
+            "mean_slowdown": round(float(run.slowdown[selected].mean()), 3),
         }
-    slowdowns = np.array([cluster["mean_slowdown"] for cluster in told.values()])
+    slowdowns = np.array([cluster["mean_slowdown"] for cluster in rows.values()])
     jain = float(slowdowns.sum() ** 2 / (len(slowdowns) * (slowdowns**2).sum()))
-    return {"jain_slowdown": round(jain, 6), "clusters": told}
+    return {"jain_slowdown": round(jain, 6), "clusters": rows}
 
 
 def _distribution(values: Floats) -> dict[str, float]:
-    """Mean and percentiles."""
+    """Return mean and percentiles."""
     if not math.isfinite(float(values.max())):
         raise AssertionError("a job never ended")
     named = zip(_PERCENTILES, np.percentile(values, _PERCENTILES).tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The pods of a trace with their own durations, on its own nodes: a cluster that churns."""
+"""Simulations with departures: the pods of a trace with their durations, on its nodes."""
 
 import time
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ import numpy as np
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Mask
 from extender.core.durations import Durations
 from extender.core.fragmentation import Nodes
-from extender.core.selective_skip import takes_more
+from extender.core.selective_skip import wastes_gpu
 from model.engine import kernels
 from model.engine.pools import pooled
 from model.engine.ranks import Rank
@@ -27,38 +27,37 @@ from model.workloads.workloads import bits_of, classes_of, empty_nodes, typical_
 
 
 @dataclass(frozen=True)
-class Churn:
-    """A trace that repeats itself for ever, seen for one period.
+class PeriodicWorkload:
+    """One period of a trace that repeats forever.
 
-    J jobs: first those of earlier periods that still run when the period begins, then the trace's own.
+    J jobs: first those of earlier periods that still run when the period begins, then the trace's jobs.
     """
 
     tasks: Tasks
     nodes: Nodes
     model_names: tuple[str, ...]
-    """(M,) of the models that `nodes.model` counts."""
+    """(M,) names of the models that `nodes.model` indexes."""
     owners: list[Owners]
-    """(J,) what history is kept by: models asked for, and GPU milli."""
+    """(J,) keys of the duration history: requested models and GPU milli."""
     num_before: int
-    """Jobs of earlier periods; nothing is told of their delays."""
+    """Number of jobs of earlier periods; they have no delays."""
     left_out: int
-    """Pods that no empty node can take."""
+    """Number of pods that fit on no empty node."""
     time_factor: float
-    """What the times between submissions were multiplied by; durations stay as they are."""
+    """Factor on the times between submissions; durations don't change."""
     absences: tuple[Absence, ...] = ()
-    """Of nodes."""
+    """Absences of nodes."""
 
 
-def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> Churn:
-    """The tasks of a trace: GPU work submitted in the period is `load` of the GPU capacity over the period.
+def periodic_workload(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed: int) -> PeriodicWorkload:
+    """Return the tasks of a trace: GPU work submitted in the period is `load` times the GPU capacity.
 
-    Pods of a trace run far longer than it takes to submit as many as fill a cluster. An empty cluster would not be
-    full before the last one has come: so it begins with what earlier periods left behind, each pod with the rest of
-    its duration. `seed` draws the order of these, and that of the nodes, which ties go by. Raises TraceError when
-    the trace has no times.
+    Pods of a trace run far longer than a cluster takes to fill, so an empty one would not be full before the last
+    arrival. Therefore the period begins with the running pods of earlier periods, each with the rest of its duration.
+    `seed` draws their order and the order of the nodes (the tie-break). Raises TraceError if the trace has no times.
     """
     if pod_list.submitted_s is None or pod_list.duration_s is None:
-        raise TraceError(f"{path}: line 1: no creation_time and deletion_time, without which nothing departs")
+        raise TraceError(f"{path}: line 1: no creation_time and deletion_time; departures need them")
     rng = np.random.default_rng(seed)
     model_bits = bits_of(node_list)
     nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names)))
@@ -87,13 +86,15 @@ def churn(path: Path, node_list: NodeList, pod_list: PodList, load: float, seed:
         typical_pods(pod_list, model_bits),
         np.concatenate([age, np.zeros(len(kept))]),
     )
-    asked = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
-    owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in asked]
-    return Churn(tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor)
+    requests = [(pod_list.gpu_spec[p], int(pod_list.asked_milli[p])) for p in jobs.tolist()]
+    owners: list[Owners] = [(f"{spec}/{milli}", spec) for spec, milli in requests]
+    return PeriodicWorkload(
+        tasks, nodes, tuple(model_bits), owners, len(before), len(pod_list.names) - len(kept), factor
+    )
 
 
 def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random.Generator) -> tuple[Longs, Floats]:
-    """Jobs of earlier periods that still run when the period begins, in a drawn order: which, and for how long already.
+    """Return jobs of earlier periods that still run when the period begins, and their ages, in random order.
 
     They are copies of (J,) jobs, submitted one or more periods earlier.
     """
@@ -105,7 +106,7 @@ def earlier(submitted: Floats, duration: Floats, period_s: float, rng: np.random
 
 
 def simulate_churn(  # noqa: PLR0913
-    offered: Churn,
+    offered: PeriodicWorkload,
     policy: Baseline | Learned | Follower,
     order: str,
     seed: int,
@@ -116,20 +117,20 @@ def simulate_churn(  # noqa: PLR0913
     count_blocked: bool = False,
     room: MakingRoom | None = None,
 ) -> Run:
-    """Run all pods to their ends; `room`: moving some of them for others.
+    """Run all pods to their ends; with `room`, running pods are moved to make room for others.
 
-    Under a learned rank that is told what to expect, shares that take more of a GPU's worth than their part give way to
-    pods that come up to `patience_s` after them (`extender.core.selective_skip`). `count_blocked`: as in `Simulation`.
+    Under a learned rank with prior knowledge, shares that take more of a GPU's worth than their fraction yield to pods
+    that arrive up to `patience_s` later (`extender.core.selective_skip`). `count_blocked`: as in `Simulation`.
     """
     tasks = offered.tasks
-    late_s = np.zeros(len(tasks.kinds))
+    hold_s = np.zeros(len(tasks.kinds))
     if isinstance(policy, Learned):
-        spoil = takes_more(policy.outlook.worth.left, tasks.asks.num_gpus, tasks.asks.gpu_milli)
-        late_s[spoil[[kind[0][0] for kind in tasks.kinds]]] = patience_s
+        wasteful = wastes_gpu(policy.outlook.worth.left, tasks.asks.num_gpus, tasks.asks.gpu_milli)
+        hold_s[wasteful[[kind[0][0] for kind in tasks.kinds]]] = patience_s
     nodes, absences = offered.nodes.copy(), offered.absences
     if policy is POOL:
         if absences:
-            raise ValueError("pool: here nodes come and go, and a pool has none")
+            raise ValueError("pool: it has no nodes, but here nodes come and go")
         nodes, asks = pooled(nodes, tasks.asks)
         tasks = replace(tasks, asks=asks)
     elif isinstance(policy, Baseline) and policy.rank is Rank.LISTED:
@@ -138,12 +139,12 @@ def simulate_churn(  # noqa: PLR0913
         absences = tuple((int(place[node]), begin_s, end_s) for node, begin_s, end_s in absences)
     durations = Durations()
     turns = turns_of(order, tasks, offered.owners, durations)
-    simulated = Simulation if room is None else partial(MovingSimulation, making_room=room)
-    simulation = simulated(
+    simulation_class = Simulation if room is None else partial(MovingSimulation, making_room=room)
+    simulation = simulation_class(
         tasks,
         nodes,
         policy,
-        replace(turns, place=lambda job: turns.place(job) + float(late_s[job])),
+        replace(turns, place=lambda job: turns.place(job) + float(hold_s[job])),
         np.random.default_rng([seed, 2]),
         lambda job: durations.finished(offered.owners[job], float(tasks.duration_s[job])),
         failures,
@@ -159,12 +160,12 @@ def simulate_churn(  # noqa: PLR0913
     return Run(tasks.submitted_s, tasks.duration_s, outcome, capacity, time.perf_counter() - begin, offered.num_before)
 
 
-def churn_measures(offered: Churn, run: Run) -> dict[str, float]:
-    """What is told of a run.
+def churn_measures(offered: PeriodicWorkload, run: Run) -> dict[str, float]:
+    """Return the measures of a run.
 
-    GPUs are means over the period: those in use, those that were free while pods waited for so many, and those that a
-    typical pod could not use. Delays, from submission to the start, are of the pods of the period: all, and those that
-    ask for more than one GPU.
+    GPUs are means over the period: in use; free while waiting pods requested as many; and idle but not usable by a
+    typical pod. Delays, from submission to start, are of the period's pods: all, and those that request more than one
+    GPU.
     """
     span_s = float(run.submitted_s[-1] - run.submitted_s[0])
     large = offered.tasks.asked_milli[offered.num_before :] > WHOLE_MILLI
@@ -178,7 +179,7 @@ def churn_measures(offered: Churn, run: Run) -> dict[str, float]:
 
 
 def delay_measures(delay_s: Floats, large: Mask) -> dict[str, float]:
-    """Of (P,) delays, and whether pods are large ones."""
+    """Return statistics of (P,) delays; `large` marks large pods."""
     return {
         "mean_delay_s": float(delay_s.mean()),
         "median_delay_s": float(np.median(delay_s)),

@@ -1,6 +1,6 @@
-"""Gymnasium's environments over `model.simulations.episodes`: `gymnasium.make("kerf/Placement-v0", config=...)`.
+"""Gymnasium environments over `model.simulations.episodes`: `gymnasium.make("kerf/Placement-v0", config=...)`.
 
-Importing this module registers it. Many at once, stepped in compiled code by all cores:
+Importing this module registers them. For a batch stepped in compiled code on all cores:
 `gymnasium.make_vec("kerf/Placement-v0", num_envs=256, vectorization_mode="vector_entry_point", config=...)`.
 """
 
@@ -22,21 +22,21 @@ from model.simulations.scenarios import scenario
 
 _ENVIRONMENT: Final = "kerf/Placement-v0"
 _LARGEST_FEATURE: Final = 1e6
-"""What is seen is cut there, as Gymnasium's spaces want bounds; nothing comes near."""
+"""Bound for Gymnasium's spaces; observations are clipped to it, but stay far below."""
 
 Observation = dict[str, Any]
-"""Arrays `nodes` (N, F) features of the nodes now, `after` (N, F) with the pod on them, `pod` (len(POD_FEATURES),) and
-`mask` (N + 1,): 1 for nodes that the pod fits and, last, for the skip where that is allowed."""
+"""Arrays `nodes` (N, F): current features of the nodes; `after` (N, F): with the pod on them; `pod`
+(len(POD_FEATURES),); `mask` (N + 1,): 1 for nodes where the pod fits and, last, if the skip is allowed."""
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """Offers pods one after the other; the action is a node's row, or the number of nodes to skip.
+    """Offers pods one after the other; the action is a node's row, or N to skip.
 
-    Each episode has a scenario of its own: a cluster, a mix of pods, a load. Placing a pod on a node that it does not
-    fit counts as a skip: agents should heed `mask`.
+    Each episode draws a scenario: a cluster, a mix of pods and a load. Placing a pod on a node where it does not fit
+    counts as a skip: agents should apply `mask`.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012 - the name and form that Gymnasium asks for
+    metadata = {"render_modes": []}  # noqa: RUF012 - required by Gymnasium
 
     def __init__(self, config: EpisodeConfig | dict[str, Any] | None = None) -> None:
         self.config = _config(config)
@@ -46,7 +46,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def episodes(self) -> Episodes:
-        """The episode. Raises ValueError before the first `reset`."""
+        """The current episode. Raises ValueError before the first `reset`."""
         if self._episodes is None:
             raise ValueError("reset the environment first")
         return self._episodes
@@ -70,13 +70,13 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
 
 class PlacementVectorEnv(VectorEnv[Observation, Longs, npt.NDArray[Any]]):
-    """So many episodes side by side, on `scenarios` clusters, which are drawn anew at each `reset`.
+    """A batch of episodes on `scenarios` clusters, which are drawn at each `reset`.
 
-    An episode that is over begins anew at the next step, on the same cluster, whatever the action is. So many threads
-    step them; default: one for each core.
+    A finished episode restarts at the next step, on the same cluster, and ignores the action. `threads` step the batch;
+    default: one for each core.
     """
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium asks for it
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - required by Gymnasium
 
     def __init__(
         self,
@@ -97,43 +97,43 @@ class PlacementVectorEnv(VectorEnv[Observation, Longs, npt.NDArray[Any]]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Draw clusters, and begin all episodes. One seed is for all of them."""
+        """Draw clusters and begin all episodes. All environments share one seed."""
         if isinstance(seed, list):
-            raise ValueError("one seed is for all environments: they share clusters")
+            raise ValueError("give one seed for all environments: they share clusters")
         super().reset(seed=seed, options=options)
         self._episodes = [
             Episodes(scenario(self.config, self.np_random), self.config, len(part)) for part in self._parts
         ]
-        for of in self._episodes:
-            for k in range(len(of.over)):
-                of.begin(k, self.np_random)
+        for episodes in self._episodes:
+            for k in range(len(episodes.over)):
+                episodes.begin(k, self.np_random)
         return self._observe(), {}
 
     def step(self, actions: Longs) -> tuple[Observation, Floats, Mask, Mask, dict[str, Any]]:
-        """Carry out (B,) actions; an episode that was over begins anew, whatever its action is."""
-        given = [np.asarray(actions)[part] for part in self._parts]
-        ended = [(of, k) for of in self._episodes for k in np.flatnonzero(of.over).tolist()]
-        rewards = np.concatenate(list(self._pool.map(Episodes.step, self._episodes, given)))
-        for of, k in ended:
-            of.begin(k, self.np_random)
-        over = np.concatenate([of.over for of in self._episodes])
+        """Apply (B,) actions; finished episodes restart and ignore theirs."""
+        actions_of_part = [np.asarray(actions)[part] for part in self._parts]
+        ended = [(episodes, k) for episodes in self._episodes for k in np.flatnonzero(episodes.over).tolist()]
+        rewards = np.concatenate(list(self._pool.map(Episodes.step, self._episodes, actions_of_part)))
+        for episodes, k in ended:
+            episodes.begin(k, self.np_random)
+        over = np.concatenate([episodes.over for episodes in self._episodes])
         return self._observe(), rewards, over, np.zeros(self.num_envs, bool), {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the threads go."""
+        """Stop the threads."""
         self._pool.shutdown()
 
     def _observe(self) -> Observation:
-        seen = [_observed(of) for of in self._episodes]
-        return {name: np.concatenate([part[name] for part in seen]) for name in seen[0]}
+        observed = [_observed(episodes) for episodes in self._episodes]
+        return {name: np.concatenate([part[name] for part in observed]) for name in observed[0]}
 
 
-def _config(told: EpisodeConfig | dict[str, Any] | None) -> EpisodeConfig:
-    return told if isinstance(told, EpisodeConfig) else create_config(**(told or {}))
+def _config(config: EpisodeConfig | dict[str, Any] | None) -> EpisodeConfig:
+    return config if isinstance(config, EpisodeConfig) else create_config(**(config or {}))
 
 
 def _observation_space(num_nodes: int) -> spaces.Dict:
-    """Of one environment."""
+    """Return the observation space of one environment."""
 
     def box(*shape: int) -> spaces.Box:
         return spaces.Box(-_LARGEST_FEATURE, _LARGEST_FEATURE, shape, np.float64)
@@ -143,11 +143,11 @@ def _observation_space(num_nodes: int) -> spaces.Dict:
     return spaces.Dict({"nodes": nodes, "after": nodes, "pod": box(len(POD_FEATURES)), "mask": mask})
 
 
-def _observed(of: Episodes) -> Observation:
-    """What is seen of K episodes, each array with a leading K axis."""
-    mask = np.column_stack([of.fits, of.may_skip()]).astype(np.int8)
-    seen = {"nodes": of.nodes, "after": of.after, "pod": of.pods()}
-    bounded = {name: np.clip(array, -_LARGEST_FEATURE, _LARGEST_FEATURE) for name, array in seen.items()}
+def _observed(episodes: Episodes) -> Observation:
+    """Return the observations of K episodes; each array has a leading K axis."""
+    mask = np.column_stack([episodes.fits, episodes.may_skip()]).astype(np.int8)
+    features = {"nodes": episodes.nodes, "after": episodes.after, "pod": episodes.pods()}
+    bounded = {name: np.clip(array, -_LARGEST_FEATURE, _LARGEST_FEATURE) for name, array in features.items()}
     return {**bounded, "mask": mask}
 
 

@@ -1,4 +1,4 @@
-"""Public traces as histories, to try on them what is meant for a cluster's own."""
+"""Public traces converted to histories."""
 
 import secrets
 from dataclasses import replace
@@ -15,12 +15,12 @@ from model.workloads.jobs import GPUS_PER_NODE, nodes_for_load, read_jobs
 from model.workloads.traces import NodeList, PodList, TraceError, pods_path, read_nodes, read_pods
 
 _SALT_BYTES: Final = 32
-_NO_PLACES: Final = "where pods went"
-_NO_STARTS: Final = "when pods started: they count as started when they were submitted"
+_NO_PLACES: Final = "where pods ran"
+_NO_STARTS: Final = "when pods started: the submission counts as the start"
 
 
 def openb(directory: Path, trace: str) -> History:
-    """The pods of a trace with their own times, on its nodes. Raises TraceError where it has no times."""
+    """Return the pods of a trace with their times, on its nodes. Raises TraceError if it has no times."""
     nodes, pods = read_nodes(directory), read_pods(directory, trace)
     if pods.submitted_s is None or pods.duration_s is None:
         path = pods_path(directory, trace)
@@ -29,20 +29,20 @@ def openb(directory: Path, trace: str) -> History:
 
 
 def listed(nodes: NodeList, pods: PodList, source: str) -> History:
-    """Pods that started as they came, on nodes that were always there. Raises ValueError where there are no times."""
+    """Return pods that started at submission, on permanent nodes. Raises ValueError if the pods have no times."""
     if pods.submitted_s is None or pods.duration_s is None:
-        raise ValueError("pods without times are no history")
+        raise ValueError("the pods have no times; a history needs them")
     num_pods, num_nodes = len(pods.names), len(nodes.names)
-    nothing = [""] * num_pods
+    blanks = [""] * num_pods
     ended = pods.submitted_s + pods.duration_s
-    told = {
-        "pod": pods.names, "namespace": nothing, "owner": pods.names, "gang": nothing,
+    pod_columns = {
+        "pod": pods.names, "namespace": blanks, "owner": pods.names, "gang": blanks,
         "priority": np.zeros(num_pods), "gpus": pods.num_gpus, "gpu_milli": pods.gpu_milli,
         "gpu_memory_mib": np.zeros(num_pods), "gpu_models": pods.gpu_spec, "cpu_milli": pods.cpu_milli,
         "memory_mib": pods.memory_mib, "submitted_s": pods.submitted_s, "started_s": pods.submitted_s,
-        "ended_s": ended, "node": nothing, "gpu_indices": nothing,
+        "ended_s": ended, "node": blanks, "gpu_indices": blanks,
     }  # fmt: skip
-    there = {
+    node_columns = {
         "node": nodes.names, "gpu_model": nodes.models, "gpus": nodes.num_gpus, "gpu_memory_mib": np.zeros(num_nodes),
         "cpu_milli": nodes.cpu_milli, "memory_mib": nodes.memory_mib, "from_s": np.zeros(num_nodes),
         "until_s": np.full(num_nodes, np.nan),
@@ -52,12 +52,12 @@ def listed(nodes: NodeList, pods: PodList, source: str) -> History:
         missing=(_NO_PLACES, _NO_STARTS),
     )  # fmt: skip
     order = np.argsort(pods.submitted_s, kind="stable")
-    columns = {name: column[order] for name, column in columns_of(POD_COLUMNS, told).items()}
-    return History(about, columns, columns_of(NODE_COLUMNS, there))
+    columns = {name: column[order] for name, column in columns_of(POD_COLUMNS, pod_columns).items()}
+    return History(about, columns, columns_of(NODE_COLUMNS, node_columns))
 
 
 def philly(path: Path, load: float) -> History:
-    """The jobs of a file, in pods of up to GPUS_PER_NODE that start together, on as many nodes as make that load.
+    """Return the jobs of a file as gangs of pods of up to GPUS_PER_NODE, on the number of nodes that gives the load.
 
     Raises TraceError.
     """
@@ -67,19 +67,19 @@ def philly(path: Path, load: float) -> History:
     job = np.repeat(np.arange(len(num_parts)), num_parts)
     part = np.arange(len(job)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
     gpus = np.minimum(jobs.num_gpus[job] - part * GPUS_PER_NODE, GPUS_PER_NODE)
-    nothing = [""] * len(job)
+    blanks = [""] * len(job)
     submitted = jobs.submitted_s[job]
-    told = {
+    pod_columns = {
         "pod": [f"job-{j:06d}-{p}" for j, p in zip(job.tolist(), part.tolist(), strict=True)],
         "namespace": [jobs.cluster[j] for j in job.tolist()],
         "owner": [f"{jobs.cluster[j]}/Job/job-{j:06d}" for j in job.tolist()],
         "gang": [f"job-{j:06d}" if num_parts[j] > 1 else "" for j in job.tolist()],
         "priority": jobs.priority[job], "gpus": gpus, "gpu_milli": np.full(len(job), WHOLE_MILLI),
-        "gpu_memory_mib": np.zeros(len(job)), "gpu_models": nothing, "cpu_milli": gpus * CPU_MILLI_PER_GPU,
+        "gpu_memory_mib": np.zeros(len(job)), "gpu_models": blanks, "cpu_milli": gpus * CPU_MILLI_PER_GPU,
         "memory_mib": gpus * MEMORY_MIB_PER_GPU, "submitted_s": submitted, "started_s": submitted,
-        "ended_s": submitted + jobs.duration_s[job], "node": nothing, "gpu_indices": nothing,
+        "ended_s": submitted + jobs.duration_s[job], "node": blanks, "gpu_indices": blanks,
     }  # fmt: skip
-    there = {
+    node_columns = {
         "node": [f"node-{number:05d}" for number in range(num_nodes)], "gpu_model": ["GPU"] * num_nodes,
         "gpus": np.full(num_nodes, GPUS_PER_NODE), "gpu_memory_mib": np.zeros(num_nodes),
         "cpu_milli": np.full(num_nodes, GPUS_PER_NODE * CPU_MILLI_PER_GPU),
@@ -88,12 +88,12 @@ def philly(path: Path, load: float) -> History:
     }  # fmt: skip
     about = About(
         source="philly", since_s=0.0, until_s=float((jobs.submitted_s + jobs.duration_s).max()),
-        missing=(_NO_PLACES, _NO_STARTS, f"nodes: as many as make a load of {load:g}", "CPU and memory: in proportion"),
+        missing=(_NO_PLACES, _NO_STARTS, f"nodes: as needed for a load of {load:g}", "CPU and memory: in proportion"),
     )  # fmt: skip
-    return History(about, columns_of(POD_COLUMNS, told), columns_of(NODE_COLUMNS, there))
+    return History(about, columns_of(POD_COLUMNS, pod_columns), columns_of(NODE_COLUMNS, node_columns))
 
 
 def hashed(history: History) -> History:
-    """The same with hashes in place of names; nobody keeps their salt."""
+    """Return the history with hashed names; the salt is discarded."""
     about = msgspec.structs.replace(history.about, hashed=True)
     return replace(history, about=about, pods=hash_names(history.pods, secrets.token_bytes(_SALT_BYTES)))

@@ -1,9 +1,9 @@
-"""What the live term of the learned rank is worth: a trace's pods on GPUs that others use as well.
+"""Evaluation of the learned rank's live term: a trace's pods on GPUs that other processes use as well.
 
-Loads are made up, since no trace has any: on a part of the nodes each GPU has a load that nobody booked, and a pod
-loads each of its GPUs by more or less than what it booked. Pods are placed by the very score that is served
-(`extender.core.policies.kerf`), which sees samples as old as a refresh; what they cost each other is
-`extender.core.policies.interference`. Pods without GPUs are left out: the service does not place them.
+Loads are synthetic, since traces have none: on some of the nodes each GPU has an unbooked load, and a pod loads each of
+its GPUs with more or less than it booked. Pods are placed by the served score (`extender.core.policies.kerf`), with
+samples that age until the next refresh; their slowdown is `extender.core.policies.interference`. Pods without GPUs are
+left out, because the service does not place them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,55 +32,55 @@ from model.workloads.traces import read_nodes, read_pods
 from model.workloads.workloads import Workload, bits_of, classes_of, workload
 
 LOADS: Final = (50, 75, 100)
-"""Arrived GPU, in percent of the capacity, at which results are told."""
+"""Arrived GPU, in percent of the capacity, at which results are reported."""
 _MIB_PER_MILLI: Final = 16
-"""Traces do not tell the memory of GPUs: all have the same."""
+"""Memory of each GPU in MiB per milli: traces don't have it."""
 _SHORT: Final = -1e8
-"""Scores below are of nodes whose CPU or memory does not suffice."""
+"""Lower scores mean that a node's CPU or memory does not suffice."""
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """How loads are made."""
+    """Distribution of the synthetic loads."""
 
     hot_frac: float = 0.25
-    """Part of the nodes that others use."""
+    """Fraction of the nodes with foreign load."""
     foreign: tuple[float, float] = (0.2, 0.9)
-    """Load of each of their GPUs, drawn evenly."""
+    """Load of each of their GPUs, uniform."""
     used: tuple[float, float] = (0.3, 1.3)
-    """What a pod loads a GPU with, as a multiple of what it booked of it, at most all of the GPU."""
+    """Load of a pod on each GPU as a multiple of its booking, uniform; at most the whole GPU."""
     refresh_pods: int = 20
-    """Arrivals between two refreshes of the samples."""
+    """Arrivals between refreshes of the samples."""
 
 
 class Scene(NamedTuple):
-    """A part of a trace's nodes, and as many of its pods as fill them."""
+    """Some of a trace's nodes, and enough of its pods to fill them."""
 
     offered: Workload
     outlook: Outlook
     foreign: Floats
-    """(N, G) load that nobody booked."""
+    """(N, G) unbooked load."""
     used: Floats
     """(P,) load of each pod on each of its GPUs."""
 
 
 class Outcome(NamedTuple):
-    """Percent of the GPU capacity, at each of LOADS."""
+    """Results in percent of the GPU capacity, at each of LOADS."""
 
     allocated: tuple[float, ...]
     effective: tuple[float, ...]
-    """Allocated GPUs, each by the slowdown of the pod that has it."""
+    """Allocated GPUs, each divided by its pod's slowdown."""
 
     @property
     def mean(self) -> float:
-        """Effective percent, on average over LOADS."""
+        """Mean effective percent over LOADS."""
         return sum(self.effective) / len(LOADS)
 
 
 def scenes(
     directory: Path, trace: str, load: float, num_nodes: int, seeds: Sequence[int], synthetic: Synthetic
 ) -> list[Scene]:
-    """One scene for each seed; the expected mix is that of the trace's pods, priced for a `load`."""
+    """Return one scene for each seed; the expected mix is that of the trace's pods, priced for `load`."""
     node_list, pod_list = read_nodes(directory), read_pods(directory, trace)
     whole = workload(directory, trace, 0, node_list, pod_list)
     _, classes = classes_of(pod_list, bits_of(node_list))
@@ -97,13 +97,13 @@ def _scene(
 ) -> Scene:
     rows = rng.permutation(len(whole.node_names))[:num_nodes]
     nodes = whole.nodes.at(rows)
-    asked = whole.asks.num_gpus * whole.asks.gpu_milli
-    drawn = rng.choice(classes, int(1.5 * nodes.num_gpus.sum() * WHOLE_MILLI / asked[classes].mean()) + 100)
-    enough = int(np.searchsorted(np.cumsum(asked[drawn]), nodes.num_gpus.sum() * WHOLE_MILLI)) + 1
+    milli = whole.asks.num_gpus * whole.asks.gpu_milli
+    drawn = rng.choice(classes, int(1.5 * nodes.num_gpus.sum() * WHOLE_MILLI / milli[classes].mean()) + 100)
+    enough = int(np.searchsorted(np.cumsum(milli[drawn]), nodes.num_gpus.sum() * WHOLE_MILLI)) + 1
     drawn = drawn[:enough]
     names = tuple(f"node-{i:05}" for i in range(len(rows)))
     offered = replace(
-        whole, node_names=names, nodes=nodes, pods=np.arange(enough), classes=drawn, asked_milli=asked[drawn]
+        whole, node_names=names, nodes=nodes, pods=np.arange(enough), classes=drawn, asked_milli=milli[drawn]
     )
     shape = nodes.gpu_free_milli.shape
     hot = rng.random(len(rows)) < synthetic.hot_frac
@@ -114,7 +114,7 @@ def _scene(
 
 
 def weights_of(text: str) -> dict[str, KerfWeights]:
-    """Weights of the live term, as in "0,2,8". Raises ValueError."""
+    """Parse weights of the live term, as in "0,2,8". Raises ValueError."""
     found: dict[str, KerfWeights] = {}
     for part in map(str.strip, text.split(",")):
         try:
@@ -122,7 +122,7 @@ def weights_of(text: str) -> dict[str, KerfWeights]:
         except ValueError:
             live = -1.0
         if not 0 <= live < np.inf:
-            raise ValueError(f"--weights {text}: write numbers from 0 on, as in 0,2,8")
+            raise ValueError(f"--weights {text}: write numbers of 0 or more, as in 0,2,8")
         found[part] = KerfWeights(live=live)
     return found
 
@@ -130,7 +130,7 @@ def weights_of(text: str) -> dict[str, KerfWeights]:
 def outcomes(
     scene: Scene, potential: Potential, weights: Mapping[str, KerfWeights], refresh_pods: int
 ) -> dict[str, Outcome]:
-    """What becomes of a scene under each of some weights."""
+    """Return the results of a scene for each of the weights."""
     served = prospect(potential, scene.outlook)
     return {
         name: _outcome(scene, serving(LearnedScore(served, each, live_term(), serial=1)), refresh_pods)
@@ -161,7 +161,7 @@ def _outcome(scene: Scene, policy: Policy, refresh_pods: int) -> Outcome:
 
 
 class _Board:
-    """The cluster as the service sees it, the pods on it, and what its GPUs really do."""
+    """The cluster as the service sees it, its pods, and the true loads of its GPUs."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -174,7 +174,7 @@ class _Board:
         self.rows = np.arange(len(scene.offered.node_names))
 
     def refresh(self) -> None:
-        """Sample what GPUs do now."""
+        """Sample the current loads."""
         value = np.full((len(Gauge), *self._load.shape), np.nan, np.float32)
         value[Gauge.LOAD] = np.minimum(self._load, 1.0)
         num_nodes = len(self.rows)
@@ -186,10 +186,10 @@ class _Board:
         self.cluster = replace(self.cluster, version=observed.version, observed=observed)
 
     def place(self, p: int, row: int, gpus: Sequence[int]) -> None:
-        """A pod gets some GPUs of a node; until the next refresh it is expected to use what it booked."""
+        """Place a pod on GPUs of a node; until the next refresh its expected load is its booking."""
         offered, before = self._scene.offered, self.cluster
         if before.observed is None:
-            raise AssertionError("nothing was sampled yet")
+            raise AssertionError("no sample before the first refresh")
         c = offered.classes[p]
         milli = int(offered.asks.gpu_milli[c])
         version = before.version + 1
@@ -212,7 +212,7 @@ class _Board:
             self._load[place] += self._scene.used[p]
 
     def held(self) -> tuple[float, float]:
-        """GPUs allocated, and the same each divided by the slowdown of the pod that has it."""
+        """Return the allocated GPUs, and their sum with each divided by its pod's slowdown."""
         slowdown = {
             place: interference([self._scene.foreign[place], *(self._scene.used[p] for p in pods)]).slowdown
             for place, pods in self._pods.items()

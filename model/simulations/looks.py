@@ -1,4 +1,4 @@
-"""Replays under a net with attention: it looks at the cluster now and then, and sets the potential until the next."""
+"""Replays of a net with attention, which observes the cluster at intervals and sets the potential until the next."""
 
 from typing import Final
 
@@ -15,11 +15,11 @@ from model.simulations.replays import Replay
 from model.workloads.workloads import Workload
 
 _LOOK_FRAC: Final = 0.1
-"""Of the capacity: arrivals between two looks."""
+"""Arrivals between two observations, as a fraction of the capacity."""
 
 
 def replay(offered: Workload, outlook: Outlook, actor: Attention) -> Replay:
-    """Offer all arrivals, with a look every LOOK_FRAC; nothing is random."""
+    """Offer all arrivals, with an observation every LOOK_FRAC. It is deterministic."""
     board = _Board(offered, outlook)
     arrived = np.cumsum(offered.asked_milli) / offered.gpu_milli
     looks = np.searchsorted(arrived, np.arange(_LOOK_FRAC, arrived[-1], _LOOK_FRAC), side="right")
@@ -31,7 +31,7 @@ def replay(offered: Workload, outlook: Outlook, actor: Attention) -> Replay:
 
 
 class _Board:
-    """A cluster as it fills."""
+    """State of a cluster during the replay."""
 
     def __init__(self, offered: Workload, outlook: Outlook) -> None:
         self.nodes = offered.nodes.copy()
@@ -42,13 +42,13 @@ class _Board:
         self._engine = Compiled(self.nodes, offered.asks, outlook.mix)
 
     def sight(self) -> Sight:
-        """What the actor sees now."""
+        """Return the actor's current observation."""
         rows = np.empty((len(self.nodes.cpu_milli), len(FEATURES)))
         node_values.fill_features(self.nodes, self._outlook, rows)
         return attention.sight_of(rows, self.nodes, self._outlook)
 
     def place(self, end: int, actor: Attention, point: Floats) -> None:
-        """Offer the arrivals up to `end` under the potential of a point."""
+        """Offer the arrivals up to `end` under the potential at `point`."""
         part = slice(self._begin, end)
         self._engine.follow(self._outlook, attention.potential_at(point, actor))
         classes = self._offered.classes[part]

@@ -1,4 +1,4 @@
-"""What is told of a replay: allocation by arrived load, fragmentation, utilisation, success."""
+"""Measures of a replay: allocation by arrived load, fragmentation, utilisation, success rate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ LOADS = (100, 130)
 
 @dataclass(frozen=True)
 class Curve:
-    """How a measure goes with the arrived load."""
+    """A measure by arrived load."""
 
     arrived_percent: Longs
     """(E,) distinct whole percents of the GPU capacity."""
@@ -24,28 +24,28 @@ class Curve:
     """(E,) mean of the measure over the arrivals at that load."""
 
     def at(self, load: int) -> float | None:
-        """Rounded to two decimals, None when the load was never reached."""
-        found = np.flatnonzero(self.arrived_percent == load)
-        return round(float(self.percent[found[0]]), 2) if len(found) else None
+        """Return the measure at a load, rounded to two decimals, None if the load was never reached."""
+        index = np.flatnonzero(self.arrived_percent == load)
+        return round(float(self.percent[index[0]]), 2) if len(index) else None
 
 
 def allocation_curve(workload: Workload, placed: Longs) -> Curve:
-    """Allocated GPU in percent of the capacity.
+    """Allocated GPU in percent of the capacity, as the published experiments report it.
 
-    As the published experiments report it: both percents are rounded at each arrival, the allocated one to two
-    decimals, and averaged over the arrivals that round to the same load.
+    Both percentages are rounded at each arrival, the allocated one to two decimals, and averaged over the arrivals that
+    round to the same load.
     """
     held = np.cumsum(np.where(placed >= 0, workload.asked_milli, 0))
     return _curve(workload, np.round(held / workload.num_gpus / 10, 2))
 
 
 def _fragment_curve(workload: Workload, fragment_milli: Floats) -> Curve:
-    """Idle GPU that a typical pod is expected to be unable to use, in percent of the capacity."""
+    """Idle GPU that a typical pod is expected not to be able to use, in percent of the capacity."""
     return _curve(workload, fragment_milli / workload.num_gpus / 10)
 
 
 def measures(workload: Workload, done: Replay) -> dict[str, Any]:
-    """Everything that is printed of a replay, as JSON data."""
+    """Return all printed measures of a replay, as JSON data."""
     placed = done.placed >= 0
     allocation = allocation_curve(workload, done.placed)
     fragments = _fragment_curve(workload, done.fragment_milli)
@@ -77,9 +77,9 @@ def measures(workload: Workload, done: Replay) -> dict[str, Any]:
 
 
 def num_refused(offered: Workload, done: Replay) -> int:
-    """Pods that were not placed although they fitted when they came."""
+    """Number of pods that were not placed although they fitted on arrival."""
     nodes = offered.nodes.copy()
-    full: Longs = np.zeros(len(offered.asks.cpu_milli), np.int64)  # nothing departs: what fits nowhere never will
+    full: Longs = np.zeros(len(offered.asks.cpu_milli), np.int64)  # nothing departs, so these never fit again
     refused = 0
     for p, c in enumerate(offered.classes.tolist()):
         node = int(done.placed[p])

@@ -1,6 +1,6 @@
-"""Offering a whole workload to a cluster, pod after pod, nothing departing: the setting of the published experiments.
+"""Replays of a workload without departures, as in the published experiments.
 
-Two engines place the same pods on the same GPUs: the service's own functions on NumPy, and their compiled twins.
+Two engines give the same placements: the service's own functions on NumPy, and their compiled equivalents.
 """
 
 import time
@@ -11,7 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs, Rows
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, mix_of
 from extender.core.valuenet.features import Outlook
 from extender.core.valuenet.potentials import Potential
 from model.engine import engines
@@ -21,42 +21,42 @@ from model.workloads.workloads import Workload
 
 
 class Engine(StrEnum):
-    """What computes the decisions."""
+    """Implementation of the decisions."""
 
     COMPILED = "compiled"
     NUMPY = "numpy"
 
 
 class InvariantError(AssertionError):
-    """A placement that can't be: a fault of the simulator."""
+    """An impossible placement: a bug in the simulator."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What became of P arrivals."""
+    """Placements of P arrivals."""
 
     placed: Longs
-    """(P,) row of the node, -1 where the pod fitted nowhere."""
+    """(P,) row of the node, -1 if the pod fitted nowhere."""
     gpus: Longs
-    """(P,) the GPUs taken, as bits."""
+    """(P,) mask of the GPUs taken."""
     fragment_milli: Floats
-    """(P,) idle GPU milli of the cluster that a typical pod is expected to be unable to use, after each arrival."""
+    """(P,) idle GPU milli that a typical pod is expected not to be able to use, after each arrival."""
     nodes: Nodes
     """The nodes afterwards."""
     seconds: float
-    """Time of the decisions alone."""
+    """Time of the decisions, without compilation."""
 
 
 def replay(workload: Workload, policy: Baseline, seed: int, engine: Engine = Engine.COMPILED) -> Replay:
-    """Offer all arrivals; `seed` draws the ties of policies that break them at random."""
+    """Offer all arrivals; `seed` is for policies with random tie-breaks."""
     draws = np.random.default_rng([seed, 1]).random(len(workload.pods))
     rows = np.arange(len(workload.nodes.model))
     compiled = engine is Engine.COMPILED
     if policy.rank is Rank.LISTED:
         rows = listed(policy, workload.nodes, workload.model_names)
     nodes = workload.nodes.at(rows)
-    decides = engine_of(policy, nodes, workload.asks, workload.mix, workload.model_names, compiled=compiled)
-    done = offer(workload, decides, [(slice(0, len(draws)), None)], draws)
+    engine_on_nodes = engine_of(policy, nodes, workload.asks, workload.mix, workload.model_names, compiled=compiled)
+    done = offer(workload, engine_on_nodes, [(slice(0, len(draws)), None)], draws)
     done.placed[done.placed >= 0] = rows[done.placed[done.placed >= 0]]
     done = replace(done, nodes=nodes.at(np.argsort(rows)))
     check(workload, done)
@@ -69,15 +69,15 @@ def offer(
     pieces: Iterable[tuple[slice, tuple[Outlook, Potential] | None]],
     draws: Floats,
 ) -> Replay:
-    """Offer pieces of the arrivals, in order, each under a learned rank of its own where it has one."""
+    """Offer slices of the arrivals, in order, each with its own learned rank, if any."""
     num_pods, seconds = len(workload.classes), 0.0
     placed, gpus, fragments = np.full(num_pods, -1, np.int64), np.zeros(num_pods, np.int64), np.zeros(num_pods)
-    nothing = slice(0, 0)
+    empty = slice(0, 0)
     for piece, learned in pieces:
         if learned is not None:
             decides.follow(*learned)
         begin = 0.0
-        for part in (nothing, piece):  # the first compiles
+        for part in (empty, piece):  # the empty slice compiles
             begin = time.perf_counter()
             decides.place_all(workload.classes[part], draws[part], placed[part], gpus[part], fragments[part])
         seconds += time.perf_counter() - begin
@@ -85,23 +85,23 @@ def offer(
 
 
 def engine_of(
-    policy: Baseline, nodes: Nodes, asks: Asks, mix: Mix, model_names: Sequence[str], *, compiled: bool
+    policy: Baseline, nodes: Nodes, asks: PodClasses, mix: Mix, model_names: Sequence[str], *, compiled: bool
 ) -> engines.Engine:
-    """What decides by a policy on nodes, which it fills; `compiled` where there is a twin."""
+    """Return a policy's engine on nodes, which it updates in place; `compiled` if there is such an engine."""
     if compiled and policy.rank is not None:
         return engines.Compiled(nodes, asks, mix, policy.rank, policy.tie)
     return engines.Rules(nodes, asks, mix, policy.policy, policy.tie, model_names)
 
 
 def listed(policy: Baseline, nodes: Nodes, model_names: Sequence[str]) -> Rows:
-    """(N,) rows by falling score of a policy that goes by what GPUs are: to take the best is to take the first."""
-    one = Asks(*(np.array([value]) for value in (0, 0, 0, 0, ANY_MODEL)))
+    """(N,) rows by descending score of a policy whose scores never change: the first feasible row is the best."""
+    one = PodClasses(*(np.array([value]) for value in (0, 0, 0, 0, ANY_MODEL)))
     scores = engines.Rules(nodes, one, mix_of([], 1), policy.policy, policy.tie, model_names).scores(0)
     return np.argsort(-scores, kind="stable")
 
 
 def check(workload: Workload, done: Replay) -> None:
-    """Raise InvariantError unless what is free and what the pods hold add up to each node, GPU by GPU."""
+    """Raise InvariantError unless free and allocated resources add up to each node's capacity, for each GPU."""
     nodes, asks = workload.nodes.copy(), workload.asks
     where = np.flatnonzero(done.placed >= 0)
     rows, classes = done.placed[where], workload.classes[where]
@@ -113,11 +113,11 @@ def check(workload: Workload, done: Replay) -> None:
         num_taken += held
         np.subtract.at(nodes.gpu_free_milli[:, g], rows[held], asks.gpu_milli[classes[held]].astype(np.int32))
     if any((column < 0).any() for column in (nodes.cpu_free_milli, nodes.memory_free_mib, nodes.gpu_free_milli)):
-        raise InvariantError("more GPU, CPU or memory is given away than there is")
+        raise InvariantError("more GPU, CPU or memory is allocated than the nodes have")
     if not np.array_equal(num_taken, asks.num_gpus[classes]):
-        raise InvariantError("a pod has another number of GPUs than it asked for")
+        raise InvariantError("a pod has a different number of GPUs than it requested")
     for column in ("cpu_free_milli", "memory_free_mib", "gpu_free_milli"):
         if not np.array_equal(getattr(nodes, column), getattr(done.nodes, column)):
-            raise InvariantError("what is free is not what the pods leave")
+            raise InvariantError("free and allocated resources do not add up to the capacity")
     if (done.nodes.gpu_free_milli > WHOLE_MILLI).any():
-        raise InvariantError("a GPU has more left than it is")
+        raise InvariantError("a GPU has more free than its capacity")

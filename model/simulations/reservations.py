@@ -1,40 +1,40 @@
-"""Nodes kept for the first in the queue that has no room, as the service's queue keeps them."""
+"""Node reservations for the first job in the queue that does not fit, as in the service's queue."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 from extender.core.clusters import Mask
-from extender.core.fragmentation import Asks
+from extender.core.fragmentation import PodClasses
 from model.engine import kernels
 from model.engine.engines import Engine
 from model.engine.pools import Pools
 
 _HIDDEN_MILLI = 1 << 41
-"""CPU milli taken from a kept node while those behind the first are looked at, so that nothing fits."""
+"""CPU milli subtracted from a reserved node while later jobs are tried, so that nothing fits."""
 
 
 class Reservation:
-    """Keeps a node for each part of one job: those with most idle GPU of the nodes that could take it, when chosen.
+    """Reserves a node for each part of one job: of the nodes that could host it, those with most idle GPU.
 
-    They stay the same as long as that job stays the first. Only those behind it are kept off them.
+    The reserved nodes stay the same while that job is the first. Only jobs behind it are kept off them.
     """
 
-    def __init__(self, engine: Engine | Pools, asks: Asks) -> None:
+    def __init__(self, engine: Engine | Pools, asks: PodClasses) -> None:
         self._engine, self._nodes = engine, engine.nodes
-        self._could: list[Mask] = [kernels.fitting(engine.nodes, asks, c) for c in range(len(asks.cpu_milli))]
-        """Per class (N,) the nodes that have room for it when they are empty, as they are in the beginning."""
+        self._feasible: list[Mask] = [kernels.fitting(engine.nodes, asks, c) for c in range(len(asks.cpu_milli))]
+        """Per class (N,) whether it fits on the empty nodes."""
         self._job = -1
         self._kept: list[int] = []
 
     def hide(self, job: int, classes: Iterable[int]) -> None:
-        """Hide the nodes kept for a job, with the class of each of its parts, until `show`."""
+        """Hide the nodes reserved for a job until `show`; `classes` has one entry for each of its parts."""
         if job != self._job:
             self._job, self._kept = job, self._chosen(classes)
         self._take(_HIDDEN_MILLI)
 
     def show(self) -> None:
-        """The end of the walk: what was hidden can be used again."""
+        """Make the hidden nodes usable again."""
         self._take(-_HIDDEN_MILLI)
 
     def _take(self, cpu_milli: int) -> None:
@@ -46,8 +46,8 @@ class Reservation:
         idle = self._nodes.gpu_free_milli.sum(axis=1)
         chosen: list[int] = []
         for c in classes:
-            could = self._could[c] & (self._nodes.cpu_free_milli >= 0)  # a node that failed has less than none
-            could[chosen] = False
-            if could.any():
-                chosen.append(int(np.argmax(np.where(could, idle, -1))))
+            feasible = self._feasible[c] & (self._nodes.cpu_free_milli >= 0)  # negative on a failed node
+            feasible[chosen] = False
+            if feasible.any():
+                chosen.append(int(np.argmax(np.where(feasible, idle, -1))))
         return chosen

@@ -1,4 +1,4 @@
-"""What episodes are drawn from: some nodes of a cluster, the pods that come to it, and what is expected of them."""
+"""Scenarios that episodes are drawn from: some nodes of a cluster, its pods, and the expected mix."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Nodes, PodClasses
 from extender.core.valuenet.features import Outlook
 from extender.ranking import prices
 from model.engine import kernels
@@ -17,59 +17,59 @@ from model.workloads.traces import NodeList, PodList, TraceError, read_nodes, re
 from model.workloads.workloads import ARRIVED_FRAC, bits_of, classes_of, empty_nodes, typical_pods
 
 CLASS_FEATURES: Final = (
-    "CPU, of the mean node's",
-    "memory, of the mean node's",
-    "GPUs, of 8",
-    "GPU milli of each, of 1000",
-    "models allowed, of all",
-    "worth of a GPU that a share takes beyond its part, in GPUs",
-    "logarithm of how long it runs in the mean, by the mean of all",
-    "standard deviation of the logarithm",
+    "CPU / mean CPU of nodes",
+    "memory / mean memory of nodes",
+    "GPUs / 8",
+    "milli of each GPU / 1000",
+    "allowed models / all models",
+    "GPU worth that a share takes beyond its fraction, in GPUs",
+    "mean log duration, relative to all pods",
+    "standard deviation of log duration",
 )
-"""Names of what is known of a class of pods, how long they run included: from those that were there before."""
-GPUS, MILLI = CLASS_FEATURES.index("GPUs, of 8"), CLASS_FEATURES.index("GPU milli of each, of 1000")
+"""Features of a class of pods. Durations are estimated from earlier pods of the class."""
+GPUS, MILLI = CLASS_FEATURES.index("GPUs / 8"), CLASS_FEATURES.index("milli of each GPU / 1000")
 LIFETIMES: Final = (len(CLASS_FEATURES) - 2, len(CLASS_FEATURES) - 1)
 _MAX_LOG: Final = 5.0
 
 
 class Scenario(NamedTuple):
-    """What episodes are drawn from: N empty nodes, C classes of pods, L pods that were seen."""
+    """N empty nodes, C classes of pods and L observed pods."""
 
     nodes: Nodes
-    asks: Asks
+    asks: PodClasses
     classes: Longs
-    """(L,)."""
+    """(L,) class of each observed pod."""
     duration_s: Floats
-    """(L,)."""
+    """(L,) its duration."""
     outlook: Outlook
     class_features: Floats
     """(C, len(CLASS_FEATURES))."""
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """Number of nodes."""
         return len(self.nodes.cpu_milli)
 
     @property
     def gpu_milli(self) -> int:
-        """Capacity."""
+        """GPU capacity in milli."""
         return int(self.nodes.num_gpus.sum()) * WHOLE_MILLI
 
     @property
     def num_to_fill(self) -> int:
-        """Pods that ask in the mean for ARRIVED_FRAC of the GPUs."""
+        """Number of pods that request ARRIVED_FRAC of the GPUs on average."""
         return max(round(ARRIVED_FRAC * self.gpu_milli / float(self.asked_milli(self.classes).mean())), 1)
 
     def asked_milli(self, classes: Longs) -> Longs:
-        """GPU milli that pods of these classes ask for, in their shape."""
-        asked: Longs = (self.asks.num_gpus * self.asks.gpu_milli)[classes]
-        return asked
+        """GPU milli that pods of these classes request; same shape."""
+        milli: Longs = (self.asks.num_gpus * self.asks.gpu_milli)[classes]
+        return milli
 
 
 def scenario(config: EpisodeConfig, rng: np.random.Generator) -> Scenario:
-    """A scenario of a configuration. Takes a moment: shadow prices are worked out.
+    """Draw a scenario and solve its shadow prices, which takes a moment.
 
-    Raises TraceError where no pod fits any of the nodes, or one can't be read.
+    Raises TraceError if no pod fits any of the nodes, or a file can't be read.
     """
     if config.traces:
         return scenario_of(*_trace(config.traces, config.trace), config.num_nodes, rng)
@@ -78,29 +78,29 @@ def scenario(config: EpisodeConfig, rng: np.random.Generator) -> Scenario:
 
 
 def scenario_of(node_list: NodeList, pod_list: PodList, num_nodes: int, rng: np.random.Generator) -> Scenario:
-    """So many of the nodes, and the pods that one of them could take.
+    """Draw `num_nodes` of the nodes, with the pods that fit on one of them.
 
-    Raises TraceError where there are too few nodes, or no such pod that asks for GPUs.
+    Raises TraceError if there are too few nodes, or none of these pods requests GPUs.
     """
     if len(node_list.names) < num_nodes:
-        raise TraceError(f"num_nodes is {num_nodes}, and the cluster has {len(node_list.names)}")
+        raise TraceError(f"num_nodes is {num_nodes}, but the cluster has {len(node_list.names)} nodes")
     model_bits = bits_of(node_list)
     nodes = empty_nodes(node_list, model_bits, rng.permutation(len(node_list.names))[:num_nodes])
     asks, classes = classes_of(pod_list, model_bits)
     kept = kernels.can_run(nodes, asks)[classes]
     classes = classes[kept]
     if not (asks.num_gpus[classes] * asks.gpu_milli[classes]).any():
-        raise TraceError(f"none of the pods that ask for GPUs fits any of {len(nodes.cpu_milli)} nodes: draw more")
+        raise TraceError(f"no pod that requests GPUs fits any of the {len(nodes.cpu_milli)} nodes: increase num_nodes")
     duration = np.full(len(classes), 3600.0) if pod_list.duration_s is None else pod_list.duration_s[kept]
     duration = np.maximum(duration, 1.0)
     count = np.bincount(classes, minlength=len(asks.cpu_milli)).astype(np.int64)
     outlook = prices.outlook(nodes, asks, count, typical_pods(pod_list, model_bits))
-    known = _class_features(nodes, asks, classes, duration, outlook)
-    return Scenario(nodes, asks, classes, duration, outlook, known)
+    features = _class_features(nodes, asks, classes, duration, outlook)
+    return Scenario(nodes, asks, classes, duration, outlook, features)
 
 
-def _class_features(nodes: Nodes, asks: Asks, classes: Longs, duration_s: Floats, outlook: Outlook) -> Floats:
-    """`Scenario.class_features` of (L,) pods seen."""
+def _class_features(nodes: Nodes, asks: PodClasses, classes: Longs, duration_s: Floats, outlook: Outlook) -> Floats:
+    """Return `Scenario.class_features` from (L,) observed pods."""
     num_classes = len(asks.cpu_milli)
     count = np.maximum(np.bincount(classes, minlength=num_classes), 1)
     log_s = np.log(duration_s)
@@ -110,8 +110,8 @@ def _class_features(nodes: Nodes, asks: Asks, classes: Longs, duration_s: Floats
     milli = np.where(asks.num_gpus == 1, asks.gpu_milli, 0)
     beyond = np.zeros(num_classes)
     if len(whole):
-        of_gpu = whole.mean(axis=0)
-        beyond = of_gpu[WHOLE_MILLI] - of_gpu[WHOLE_MILLI - milli] - milli / WHOLE_MILLI * of_gpu[WHOLE_MILLI]
+        worths = whole.mean(axis=0)
+        beyond = worths[WHOLE_MILLI] - worths[WHOLE_MILLI - milli] - milli / WHOLE_MILLI * worths[WHOLE_MILLI]
     return np.column_stack(
         [
             asks.cpu_milli / nodes.cpu_milli.mean(),

@@ -1,4 +1,4 @@
-"""Tasks in processes side by side, with the same results as one after the other."""
+"""Parallel tasks in processes, with the same results as in sequence."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
@@ -10,33 +10,34 @@ _Result = TypeVar("_Result")
 
 
 class Run(Protocol):
-    """Runs tasks, which can be pickled, and gives their results under their names, in their order."""
+    """Runs picklable tasks; returns their results by name, in the order of the tasks."""
 
     def __call__(self, tasks: Mapping[str, Callable[[], _Result]], /) -> dict[str, _Result]: ...
 
 
 @contextmanager
-def side_by_side(jobs: int, tell: Callable[[str], None]) -> Iterator[Run]:
-    """Run tasks in so many processes; `tell` hears the name of each as it begins, or, of several, as it is done."""
+def side_by_side(jobs: int, on_step: Callable[[str], None]) -> Iterator[Run]:
+    """Yield a runner with `jobs` processes. It calls `on_step` with a task's name at its start or, with several
+    processes, at its end."""
 
-    def here(tasks: Mapping[str, Callable[[], _Result]], /) -> dict[str, _Result]:
+    def run_in_process(tasks: Mapping[str, Callable[[], _Result]], /) -> dict[str, _Result]:
         found = {}
         for name, task in tasks.items():
-            tell(name)
+            on_step(name)
             found[name] = task()
         return found
 
     if jobs == 1:
-        yield here
+        yield run_in_process
         return
-    fresh = multiprocessing.get_context("spawn")  # whoever forks beside a thread may hang
-    with ProcessPoolExecutor(jobs, fresh) as pool:
+    context = multiprocessing.get_context("spawn")  # forking a process with threads may hang
+    with ProcessPoolExecutor(jobs, context) as pool:
 
-        def there(tasks: Mapping[str, Callable[[], _Result]], /) -> dict[str, _Result]:
+        def run_in_pool(tasks: Mapping[str, Callable[[], _Result]], /) -> dict[str, _Result]:
             futures = {name: pool.submit(task) for name, task in tasks.items()}
             name_of = {future: name for name, future in futures.items()}
             for future in as_completed(name_of):
-                tell(name_of[future])
+                on_step(name_of[future])
             return {name: future.result() for name, future in futures.items()}
 
-        yield there
+        yield run_in_pool

@@ -1,4 +1,4 @@
-"""What a simulation over time is given and what comes of it: jobs, turns, failures, outcomes."""
+"""Inputs and outputs of a simulation over time: jobs, queue order, failures, outcomes."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -7,47 +7,47 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 
 Kind = tuple[tuple[int, int], ...]
-"""Parts of a job: classes, each with how many there are of it."""
+"""Parts of a job: (class, count) pairs."""
 
 CPU_MILLI_PER_GPU: Final = 12_000
 MEMORY_MIB_PER_GPU: Final = 96 * 1024
 
 
 Absence = tuple[int, float, float]
-"""A node, from when to when it is not there; until inf where it does not return."""
+"""Node, and start and end of its absence in seconds; inf if it does not return."""
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """J jobs by time of submission, in terms of the classes of `asks`."""
+    """J jobs by submission time, as classes of `asks`."""
 
     submitted_s: Floats
     duration_s: Floats
     kinds: tuple[Kind, ...]
     priority: Longs
     asked_milli: Longs
-    """(J,) GPU milli of all parts."""
-    asks: Asks
+    """(J,) GPU milli that all parts request."""
+    asks: PodClasses
     mix: Mix
     age_s: Floats | None = None
-    """(J,) how long each has run already when it is submitted, which a restart loses too; None: not at all."""
+    """(J,) run time before the submission, which a restart loses as well; None: 0."""
 
 
 @dataclass(frozen=True)
 class Failures:
-    """How nodes fail: both times are drawn from exponential distributions."""
+    """Node failures: both times are drawn from exponential distributions."""
 
     mean_between_s: float
-    """Of one node."""
+    """Mean time between failures of one node."""
     repair_s: float
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A job that was restarted elsewhere, to make room."""
+    """A job that was restarted elsewhere to make room."""
 
     at_s: float
     job: int
@@ -55,47 +55,47 @@ class Moved:
     """The job for which room was made."""
     num_pods: int
     lost_s: float
-    """How much later it ends."""
+    """Delay of its end."""
     lost_gpu_s: float
 
 
 @dataclass
 class Outcome:
-    """What became of J jobs. Times are inf where it did not happen."""
+    """Results of J jobs. Times are inf for jobs that did not start or end."""
 
     started_s: Floats
-    """(J,) the first start."""
+    """(J,) first start."""
     ended_s: Floats
     num_restarts: Longs
-    """(J,) how often a failing node threw the job back to its beginning."""
+    """(J,) number of restarts because of node failures."""
     allocated_gpu_s: float = 0.0
-    """GPU seconds in use, in the window from the first to the last submission."""
+    """GPU-seconds in use between the first and the last submission (the window)."""
     blocked_gpu_s: float = 0.0
-    """In that window, GPU seconds that were free while jobs waited for so many or more."""
+    """GPU-seconds in the window that were free while waiting jobs requested as much."""
     fragment_gpu_s: float = 0.0
-    """In that window, idle GPU seconds that a typical pod is expected to be unable to use."""
+    """Idle GPU-seconds in the window that a typical pod is expected not to be able to use."""
     num_failures: int = 0
     decisions: int = 0
     steps: list[tuple[float, float, float, float]] = field(default_factory=list)
-    """In that window, one after the other: from, to, GPUs in use, fragments in GPUs."""
+    """Consecutive steps of the window: start, end, GPUs in use, fragments in GPUs."""
     blocked_jobs: frozenset[int] = frozenset()
-    """Jobs that waited where only a move would have let them start; empty unless `Simulation.count_blocked`."""
+    """Jobs that waited because free GPUs were scattered; empty unless `Simulation.count_blocked`."""
     moves: list[Moved] = field(default_factory=list)
-    """Restarts that made room for others, one after the other."""
+    """Restarts that made room for other jobs, in order."""
     kept_gpu_s: float = 0.0
-    """In that window, GPU seconds that were kept for jobs for which room was made, until the last move."""
+    """GPU-seconds in the window that were reserved for the targets of moves until the last move."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Whose turn it is among equals in priority: the job whose place plus what it is held back is smallest."""
+    """Queue order within a priority: the smallest place plus hold goes first."""
 
     place: Callable[[int], float]
-    """Told when a job is submitted."""
+    """Called when a job is submitted."""
     held: Callable[[int], float] = lambda _: 0.0
-    """Asked at each walk, of the first of a group: what is learned meanwhile counts."""
+    """Called for the first job of each group at each pass over the queue, so that new durations count."""
     group: Callable[[int], Hashable] = lambda _: None
-    """Jobs of a group are held back alike."""
+    """Jobs of a group have the same hold."""
 
 
 def is_gang(kind: Kind) -> bool:
@@ -104,9 +104,9 @@ def is_gang(kind: Kind) -> bool:
 
 
 def whole_gpu_nodes(num_gpus: int, per_node: int) -> Nodes:
-    """Nodes of one model of GPU, with CPU and memory in proportion; the last one has what remains.
+    """Return nodes of one GPU model, with CPU and memory in proportion; the last one has the remaining GPUs.
 
-    Jobs that ask in proportion never lack either: kube-scheduler's own scores go by nothing else.
+    Jobs that request CPU and memory in the same proportion never lack them; kube-scheduler's scores use nothing else.
     """
     sizes = [per_node] * (num_gpus // per_node) + ([num_gpus % per_node] if num_gpus % per_node else [])
     num = np.array(sizes, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""Fitting the learned rank: evolution strategies, tasks, checkpoints."""
+"""Training of the learned rank: evolution strategies, PPO, tasks, checkpoints."""

@@ -1,4 +1,4 @@
-"""The figures that a model is judged by: GPU allocation of policies on a trace, seed by seed."""
+"""Evaluation of models: GPU allocation of policies on a trace, by seed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,29 +13,30 @@ from model.evaluation.ceilings import ceiling
 from model.evaluation.reports import Interval, interval
 from model.simulations import learned, looks, online, replays
 from model.simulations.baselines import POOL, Baseline, baseline
-from model.simulations.learned import LEARNED, Foresight, Telling
+from model.simulations.learned import LEARNED, Foresight, OutlookCache
 from model.simulations.measures import LOADS, num_refused
 from model.simulations.online import Watch
 from model.simulations.replays import Replay
-from model.workloads.sources import Offer, Source
+from model.workloads.sources import ClusterAndPods, Source
 from model.workloads.workloads import Workload
 
 ONLINE: Final = "kerf-online"
-"""The same model, told nothing: it expects what it has seen."""
+"""The model without prior knowledge: its mix is estimated from the pods so far."""
 SELECTIVE: Final = "kerf-selective"
-"""The model, with shares giving way that take more of a GPU's worth than their part: only where pods come back."""
+"""The model with selective skip of shares that take more of a GPU's worth than their fraction; with departures only."""
 
 Figures = dict[str, list[Any]]
 """Percent allocated at each of LOADS, by seed, and pods `refused` although they fitted."""
 
-_Placing = Callable[[Offer, Workload, int], Replay]
-"""Places a workload of what is offered; a seed for what is random."""
+_Placing = Callable[[ClusterAndPods, Workload, int], Replay]
+"""Places the arrivals of an offer; the seed is for random tie-breaks."""
 
 
-def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Path]:
-    """What is named: one of `model.simulations.baselines`, or the folder of a model, which NAME=FOLDER gives.
+def resolve_policies(policies: Sequence[str], model: Path) -> dict[str, Baseline | Path]:
+    """Resolve policy names: baselines (`model.simulations.baselines`), or model folders given as NAME=FOLDER.
 
-    `model` is that of `kerf` and `kerf-online`. Raises ValueError when a name is unknown or there twice.
+    `model` is the folder for `kerf`, `kerf-online` and `kerf-selective`. Raises ValueError for unknown and repeated
+    names.
     """
     found: dict[str, Baseline | Path] = {}
     for policy in policies:
@@ -49,20 +50,20 @@ def contenders(policies: Sequence[str], model: Path) -> dict[str, Baseline | Pat
 
 @dataclass(frozen=True)
 class Found:
-    """What came of an evaluation."""
+    """Results of an evaluation."""
 
     policies: dict[str, Figures]
     ceiling: dict[str, list[float | None]]
-    """Percent at each of LOADS, by seed, that none of the policies can pass: `ceilings.ceiling` with all that came
-    before one of them had no place for a pod; None where the LP finds none."""
+    """Upper bound in percent at each of LOADS, by seed: `ceilings.ceiling` with the arrivals before the first pod
+    that any policy did not place; None if the LP finds no optimum."""
 
     def closed(self, policy: str, load: str = "100", beside: str = "fgd") -> float | None:
-        """The part of what lies between another policy and the ceiling that a policy has gained, over all seeds."""
-        known = [i for i, value in enumerate(self.ceiling[load]) if value is not None]
-        if beside not in self.policies or not known:
+        """Return the fraction of the gap between another policy and the ceiling that a policy closes, over seeds."""
+        rows = [i for i, value in enumerate(self.ceiling[load]) if value is not None]
+        if beside not in self.policies or not rows:
             return None
-        ours, others = (np.array(self.policies[name][load])[known] for name in (policy, beside))
-        gap = float((np.array(self.ceiling[load], np.float64)[known] - others).sum())
+        ours, others = (np.array(self.policies[name][load])[rows] for name in (policy, beside))
+        gap = float((np.array(self.ceiling[load], np.float64)[rows] - others).sum())
         return float((ours - others).sum()) / gap if gap > 0 else None
 
 
@@ -71,18 +72,18 @@ def evaluate(
     name: str,
     seeds: Sequence[int],
     policies: Mapping[str, Baseline | Path],
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
 ) -> Found:
-    """Figures by policy, as `contenders` gives them; `name` is that of the source.
+    """Evaluate policies from `resolve_policies`; `name` is that of the source.
 
-    Models are told the mix of the pods, as FGD is; only `kerf-online` is told nothing.
+    Models know the mix of the pods beforehand, as FGD does, except `kerf-online`.
     """
-    telling = Telling()
+    telling = OutlookCache()
 
-    def told(offer: Offer, offered: Workload, load: float) -> Outlook:
+    def outlook_of(offer: ClusterAndPods, offered: Workload, load: float) -> Outlook:
         return telling(offered.nodes, offered.asks, offered.mix, offer.nodes, offer.pods, Foresight(load))
 
-    placings = {policy: _placing(policy, who, told) for policy, who in policies.items()}
+    placings = {policy: _placing(policy, rule, outlook_of) for policy, rule in policies.items()}
     found: dict[str, Figures] = {policy: {**{str(load): [] for load in LOADS}, "refused": []} for policy in policies}
     ceilings: dict[str, list[float | None]] = {str(load): [] for load in LOADS}
     for seed in seeds:
@@ -90,7 +91,7 @@ def evaluate(
         offered = offer.arrivals()
         num_placed = len(offered.pods)
         for policy, placing in placings.items():
-            tell(f"{name}, {policy}, seed {seed}")
+            on_step(f"{name}, {policy}, seed {seed}")
             done = placing(offer, offered, seed)
             for load, percent in zip(LOADS, learned.allocations(offered, done.placed), strict=True):
                 found[policy][str(load)].append(percent)
@@ -101,34 +102,36 @@ def evaluate(
     return Found(found, ceilings)
 
 
-def _placing(name: str, who: Baseline | Path, told: Callable[[Offer, Workload, float], Outlook]) -> _Placing:
-    """How a contender places a workload; `told` is what is expected of it, priced for a load."""
-    if isinstance(who, Baseline):
-        return lambda _, offered, seed: replays.replay(offered, who, seed)
+def _placing(
+    name: str, rule: Baseline | Path, outlook_of: Callable[[ClusterAndPods, Workload, float], Outlook]
+) -> _Placing:
+    """Return the placing function of a policy; `outlook_of` gives the outlook of a workload, priced for a load."""
+    if isinstance(rule, Baseline):
+        return lambda _, offered, seed: replays.replay(offered, rule, seed)
     if name == ONLINE:
-        seeing = files.read(who)
+        model = files.read(rule)
 
-        def seen(_offer: Offer, offered: Workload, _seed: int) -> Replay:
-            expected = online.outlooks(offered, Watch(), seeing.manifest.foresight_load)
-            return learned.replay_pieces(offered, expected, seeing.potential)
+        def place_online(_offer: ClusterAndPods, offered: Workload, _seed: int) -> Replay:
+            expected = online.outlooks(offered, Watch(), model.manifest.foresight_load)
+            return learned.replay_pieces(offered, expected, model.potential)
 
-        return seen
-    load, placed = _rank_of(who)
-    return lambda offer, offered, _: placed(offered, told(offer, offered, load))
+        return place_online
+    load, place = _rank_of(rule)
+    return lambda offer, offered, _: place(offered, outlook_of(offer, offered, load))
 
 
 def _rank_of(folder: Path) -> tuple[float, Callable[[Workload, Outlook], Replay]]:
-    """The load that a model's prices are for, and how it places a workload."""
+    """Return the load of a model's prices, and its placing function."""
     model = files.read_any(folder)
     if isinstance(model, files.Actor):
         actor = model.attention
-        return model.manifest.foresight_load, lambda offered, told: looks.replay(offered, told, actor)
+        return model.manifest.foresight_load, lambda offered, outlook: looks.replay(offered, outlook, actor)
     potential = model.potential
-    return model.manifest.foresight_load, lambda offered, told: learned.replay(offered, told, potential)
+    return model.manifest.foresight_load, lambda offered, outlook: learned.replay(offered, outlook, potential)
 
 
 def differences(found: Mapping[str, Figures]) -> dict[str, dict[str, Interval]]:
-    """By policy and load: how much more than each other policy the first one allocates, paired by seed."""
+    """Return the gain of the first policy over each other one by load, paired by seed."""
     first, *others = found
     return {
         other: {

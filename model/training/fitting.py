@@ -1,7 +1,6 @@
-"""A rank of a cluster's own: what its history asks for is trained on, and days that were not seen decide."""
+"""Fitting of the learned rank to a cluster's history, with evaluation on held-out days."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +10,12 @@ import numpy as np
 from extender.ranking.files import MANIFEST, WEIGHTS, Evaluation
 from model.evaluation.reports import Interval, interval
 from model.training import runs
-from model.training.runs import TrainConfig, TrainingError
+from model.training.runs import OnStep, TrainConfig, TrainingError
 from model.workloads.histories import Part
 from model.workloads.sources import OF_HISTORY
 
 RUN: Final = "run"
-"""Folder of the search, beside the model."""
+"""Subfolder of the search."""
 _TRAIN_SEEDS: Final = tuple(range(1001, 1009))
 _JUDGE_SEEDS: Final = tuple(range(2001, 2013))
 _SIGMA: Final = 0.3
@@ -25,24 +24,24 @@ _LOADS: Final = ("100", "130")
 
 @dataclass(frozen=True)
 class Fitted:
-    """What came of it."""
+    """Result of a fit."""
 
     evaluation: Evaluation
-    """On the days held out, at 100 and 130 % arrived load, in orders of their pods."""
+    """Evaluation on the held-out days at 100 and 130 % arrived load, in several orders of arrival."""
 
     def more(self, load: str, beside: str) -> Interval:
-        """Percentage points more than the released rank (`start`) or `fgd`, paired by order."""
+        """Return the gain over the released rank (`start`) or `fgd` in percentage points, paired by order."""
         other = self.evaluation.start if beside == "start" else self.evaluation.fgd
         return interval(np.subtract(self.evaluation.kerf[load], other[load]).tolist())
 
     @property
     def better(self) -> bool:
-        """Whether it allocates more than the released rank at 100 %, beyond chance, and no less at 130 %."""
+        """Whether it allocates significantly more than the released rank at 100 %, and not less at 130 %."""
         early, late = (self.more(load, "start") for load in _LOADS)
         return early.mean > (early.half_width or 0.0) and late.mean >= -(late.half_width or 0.0)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the result as JSON data."""
 
         def gain(load: str, beside: str) -> dict[str, float]:
             found = self.more(load, beside)
@@ -57,7 +56,7 @@ class Fitted:
 
 
 def config_of(history: Path) -> TrainConfig:
-    """What is trained on, and what judges."""
+    """Return the configuration: training days, held-out days, search."""
     learn, judge = (f"{OF_HISTORY}{part}:{history}" for part in (Part.LEARN, Part.JUDGE))
     return TrainConfig(
         train=(learn,), train_seeds=_TRAIN_SEEDS, validation=(judge,), validation_seeds=_JUDGE_SEEDS, start="released",
@@ -66,19 +65,19 @@ def config_of(history: Path) -> TrainConfig:
 
 
 def fit(
-    history: Path, out: Path, episodes: int, save_interval: int, tell: Callable[[str], None], *, resume: bool, jobs: int
+    history: Path, out: Path, episodes: int, save_interval: int, on_step: OnStep, *, resume: bool, jobs: int
 ) -> Fitted:
-    """Search from the released rank on; the model is written to `out` only if it is better on the days held out.
+    """Search, starting from the released rank; the model is written to `out` only if it is better on the held-out days.
 
-    Raises HistoryError, TrainingError; the latter where a model is there already.
+    Raises HistoryError, and TrainingError also if `out` already has a model.
     """
     if (out / MANIFEST).exists():
-        raise TrainingError(f"{out}: there is a model already; choose another folder")
+        raise TrainingError(f"{out}: already has a model; choose another folder")
     config = config_of(history.resolve())
     generations, save_every = (runs.num_generations(config, num) for num in (episodes, save_interval))
-    manifest = runs.train(None, config, generations, save_every, out / RUN, tell, resume=resume, jobs=jobs)
+    manifest = runs.train(None, config, generations, save_every, out / RUN, on_step, resume=resume, jobs=jobs)
     fitted = Fitted(manifest.evaluation[0])
     if fitted.better:
-        for name in (WEIGHTS, MANIFEST):  # the manifest last: without it there is no model
+        for name in (WEIGHTS, MANIFEST):  # the manifest last: it marks the model as complete
             shutil.copy(out / RUN / runs.MODEL / name, out / name)
     return fitted

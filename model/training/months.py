@@ -1,8 +1,7 @@
-"""Months of a cluster that learns: what its pods ask for drifts, and once jumps; a rank is fitted, tried, and serves.
+"""Simulation of continual learning over months: the mix of pods drifts and jumps once; ranks are fitted and tried.
 
-The course is the service's own (`extender.ranking.course`), and so are the trials that decide it. It takes
-months where the service takes days: what is fitted to one month is tried on the next, half in shadow and half as a
-canary, and serves from the one after that on.
+The rollout (`extender.ranking.rollout`) and its trials are the service's, with months instead of days: a rank fitted to
+one month is tried on the next, half as shadow and half as canary, and serves from the month after.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +15,14 @@ import msgspec
 import numpy as np
 
 from extender.history import files as history_files
-from extender.ranking import course as courses
 from extender.ranking import files, prices, trials
-from extender.ranking.course import Course, Stage
+from extender.ranking import rollout as rollouts
 from extender.ranking.demands import Demand
 from extender.ranking.files import Model
+from extender.ranking.rollout import Rollout, Stage
 from model.evaluation.reports import interval
 from model.simulations.baselines import baseline
-from model.simulations.departures import Churn, churn, churn_measures, simulate_churn
+from model.simulations.departures import PeriodicWorkload, churn_measures, periodic_workload, simulate_churn
 from model.simulations.histories import listed
 from model.simulations.online import Follower, Seen, Watch
 from model.simulations.side_by_side import side_by_side
@@ -36,34 +35,34 @@ _LEARNING, _RELEASED, _FGD = "learning", "released", "fgd"
 MEASURES: Final = ("allocated_gpus", "mean_delay_s", "large_delay_s")
 _GPUS: Final = (100.0, 250.0)
 _ASKED: Final = 4.0
-"""GPUs that a month's pods ask for, by those that there are."""
+"""GPUs requested in a month, relative to capacity."""
 _DRIFT: Final = 0.15
-"""Part of the pods that a month of drift replaces by others."""
+"""Fraction of the pods that change with each month of drift."""
 _BETWEEN_S: Final = 60.0
 _CANDIDATE, _RIVAL = "candidate", "rival"
 _RESOLUTION: Final = 1000
 _FLOOD: Final = (60_000, 1024, 1, 130)
-"""CPU milli, MiB, GPUs and milli of what a tenant floods a history with: pods that nobody else has."""
+"""CPU milli, MiB, GPUs and milli of the unusual pods with which a tenant floods a history."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated."""
+    """Parameters of the simulation."""
 
     num_months: int = 8
     jump: int = 5
-    """The month in which all pods become others."""
+    """Month in which the whole mix changes."""
     episodes: int = 200
     load: float = 1.0
     memory_load: float = 0.0
-    """Memory that pods ask for when the GPUs asked for are as many as there are, by the memory that there is; 0: as in
-    the mixes that the released rank was trained on, where it is never short."""
+    """Memory requested relative to capacity once the requested GPUs equal the cluster's; 0: as in the released rank's
+    training mixes, where memory is never short."""
     flood: int = 0
-    """Strange pods that one tenant adds to each month's history, a minute each."""
+    """Unusual pods of one minute that one tenant adds to each month's history."""
 
 
 def _cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
-    """A cluster, and its pods month by month: of one mix, a little more of a second each month, then of a third."""
+    """Return a cluster, and its pods by month: of one mix, with a growing fraction of a second, then of a third."""
     rng = np.random.default_rng(seed)
     description = read_mixes(DEMO)
     kinds = rng.permutation(sorted(description.kinds)).tolist()[:3]
@@ -73,7 +72,7 @@ def _cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
     series = [pods_on(mix, nodes, seed * 10 + number, _ASKED * plan.num_months) for number, mix in enumerate(mixes)]
     pods = PodList.joined(series)
     size = [len(each.names) for each in series]
-    asked, taken = pods.asked_milli.tolist(), [0, 0, 0]
+    milli_of_pod, taken = pods.asked_milli.tolist(), [0, 0, 0]
     months = []
     for month in range(plan.num_months):
         rows: list[int] = []
@@ -82,7 +81,7 @@ def _cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
             which = 2 if month >= plan.jump else int(rng.random() < _DRIFT * month)
             rows.append(sum(size[:which]) + taken[which] % size[which])
             taken[which] += 1
-            milli += asked[rows[-1]]
+            milli += milli_of_pod[rows[-1]]
         names = tuple(f"pod-{number:06d}" for number in range(len(rows)))
         times = np.rint(np.cumsum(rng.exponential(_BETWEEN_S, len(rows))))
         months.append(replace(pods.at(np.array(rows)), names=names, submitted_s=times))
@@ -90,30 +89,30 @@ def _cluster(seed: int, plan: Plan) -> tuple[NodeList, list[PodList]]:
 
 
 def _simulated(seed: int, plan: Plan) -> list[dict[str, Any]]:
-    """Figures of each month by rank, and what was decided at its end."""
+    """Return results of each month by rank, and the decision at its end."""
     nodes, months = _cluster(seed, plan)
     released = files.read(files.RELEASED)
-    course, models = Course(), {"": released}
-    told: list[dict[str, Any]] = []
+    course, models = Rollout(), {"": released}
+    rows: list[dict[str, Any]] = []
     for number, pods in enumerate(months):
-        offered = churn(Path(f"month {number}"), nodes, pods, plan.load, seed)
+        offered = periodic_workload(Path(f"month {number}"), nodes, pods, plan.load, seed)
         found = {_FGD: _figures(offered, None), _RELEASED: _figures(offered, released)}
         found[_LEARNING] = _figures(offered, models[course.serving]) if course.serving else found[_RELEASED]
         before = course
         course = _decided(course, models, nodes, pods, number)
         if not course.candidate and (model := _fitted(nodes, pods, seed, plan)) is not None:
             models[model.manifest.sha256] = model
-            course = courses.offered(course, model.manifest.sha256, number)
-        said = "" if course.said == before.said else course.said
+            course = rollouts.offered(course, model.manifest.sha256, number)
+        message = "" if course.said == before.said else course.said
         gpus = nodes.gpu_milli / 1000
-        told.append({"month": number, "gpus": gpus, "serving": before.serving[:12], "said": said, "ranks": found})
-    return told
+        rows.append({"month": number, "gpus": gpus, "serving": before.serving[:12], "said": message, "ranks": found})
+    return rows
 
 
 def _summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """How much more the learning cluster has than the others, paired by cluster, over months in which it could differ.
+    """Return the gains of learning over the fixed ranks, paired by cluster, over the months in which they can differ.
 
-    GPUs in percent of those that there are, delays in seconds; means with 95 % intervals.
+    GPUs in percent of capacity, delays in seconds; means with 95 % intervals.
     """
     beside: dict[str, Any] = {}
     for other in (_RELEASED, _FGD):
@@ -123,19 +122,19 @@ def _summary(clusters: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
             measure: {"mean": round(value.mean, 4), "half_width": round(value.half_width or 0.0, 4)}
             for measure, value in found.items()
         }
-    said = [month["said"] for months in clusters for month in months if month["said"]]
+    messages = [month["said"] for months in clusters for month in months if month["said"]]
     return {
         "over": beside,
         "months_served": sum(bool(month["serving"]) for months in clusters for month in months),
         "months": sum(len(months) for months in clusters),
-        "came_to_serve": sum(" serves: " in line for line in said),
-        "taken_back": sum("taken back" in line or "serves no more" in line for line in said),
+        "came_to_serve": sum(" serves: " in line for line in messages),
+        "taken_back": sum(" no longer serves: " in line for line in messages),
     }
 
 
-def run(seeds: Sequence[int], plan: Plan, jobs: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Clusters drawn by seed, and what they come to, as JSON data."""
-    with side_by_side(jobs, tell) as run_all:
+def run(seeds: Sequence[int], plan: Plan, jobs: int, on_step: Callable[[str], None]) -> dict[str, Any]:
+    """Simulate clusters by seed; returns the results as JSON data."""
+    with side_by_side(jobs, on_step) as run_all:
         found = run_all({f"cluster {seed}": partial(_simulated, seed, plan) for seed in seeds})
     return {"plan": asdict(plan), "seeds": list(seeds), **_summary(list(found.values())), "clusters": found}
 
@@ -149,8 +148,8 @@ def _mean_gain(months: Sequence[dict[str, Any]], other: str, measure: str) -> fl
     return float(np.mean(gains))
 
 
-def _figures(offered: Churn, model: Model | None) -> dict[str, float]:
-    """What a month would have been under a model that is told nothing, or under FGD."""
+def _figures(offered: PeriodicWorkload, model: Model | None) -> dict[str, float]:
+    """Return the measures of a month under a model without prior knowledge, or under FGD."""
     if model is None:
         run = simulate_churn(offered, baseline(_FGD), "fifo", 0)
     else:
@@ -160,18 +159,18 @@ def _figures(offered: Churn, model: Model | None) -> dict[str, float]:
     return {measure: measured[measure] for measure in MEASURES}
 
 
-def _decided(course: Course, models: dict[str, Model], nodes: NodeList, pods: PodList, month: int) -> Course:
-    """The course after a month whose pods nobody had seen: half of them for each step."""
+def _decided(course: Rollout, models: dict[str, Model], nodes: NodeList, pods: PodList, month: int) -> Rollout:
+    """Return the rollout state after a month of unseen pods; half of them for each step."""
     half = len(pods.names) // 2
     for part in (np.arange(half), np.arange(half, len(pods.names))):
         if course.candidate:
             more, doubt = _tried(models[course.candidate], models[course.serving], nodes, pods.at(part))
-            course = courses.judged(course, more, doubt, "the one that serves", month)
+            course = rollouts.judged(course, more, doubt, "the one that serves", month)
         elif course.serving:
             more, doubt = _tried(models[course.serving], models[""], nodes, pods.at(part))
-            course = courses.watched(course, more, doubt, month)
+            course = rollouts.watched(course, more, doubt, month)
     if course.stage is Stage.SHADOW and course.trials:
-        course = courses.withdrawn(course, "a month without a verdict", month)
+        course = rollouts.withdrawn(course, "a month without a verdict", month)
     return course
 
 
@@ -190,19 +189,19 @@ def _tried(model: Model, other: Model, nodes: NodeList, pods: PodList) -> tuple[
 
 
 def _fitted(nodes: NodeList, pods: PodList, seed: int, plan: Plan) -> Model | None:
-    """A rank fitted to a month, None where nothing better was found."""
+    """Fit a rank to a month; None if it is not better than the released one."""
     history = listed(nodes, _flooded(pods, plan.flood), "drawn")
     if plan.flood:
         history.pods["namespace"][history.pods["gpu_milli"] == _FLOOD[3]] = "flood"
     with TemporaryDirectory() as folder:
-        past, out = Path(folder) / "past", Path(folder) / RUN
-        history_files.write(past, history)
-        found = fit(past, out, plan.episodes, plan.episodes, _nothing, resume=False, jobs=1)
+        history_folder, out = Path(folder) / "past", Path(folder) / RUN
+        history_files.write(history_folder, history)
+        found = fit(history_folder, out, plan.episodes, plan.episodes, _nothing, resume=False, jobs=1)
         return files.read(out) if found.better else None
 
 
-def _nothing(told: str) -> None:
-    """Nobody listens."""
+def _nothing(step: str) -> None:
+    """Ignore a step."""
 
 
 def _flooded(pods: PodList, flood: int) -> PodList:

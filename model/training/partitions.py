@@ -1,8 +1,8 @@
-"""Weights of the worth of what a GPU has left (`extender.core.dra.packing`), learned on mixes of partitions by CMA-ES.
+"""Learning of the weights in a GPU's worth (`extender.core.dra.packing`) on mixes of partitions by CMA-ES.
 
-A candidate is tried by how much of what was asked for it has placed, by GPUs, of requests that come and go. The states
-of a GPU, and how many partitions of each kind they have room for, do not depend on the weights: they are worked out
-once, so that a replay costs milliseconds.
+The fitness of a candidate is the fraction of requested GPU that it places, with departures. The states of a GPU and
+their room for each kind of partition do not depend on the weights: they are cached, so that a replay takes
+milliseconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.dra.devices import NodeDevices, Taking
 from extender.core.dra.packing import GPU, Weights, kind_of, room_of, worth_of
 from model.simulations.partitions import Memory, Offer, Policy, kerf, placed
@@ -22,15 +22,15 @@ from model.workloads.nvidia import GPUS, GpuKind, inventory
 from model.workloads.partition_mixes import Requests
 
 _SIGMA: Final = 0.7
-"""Of the first generation, in logarithms of weights."""
+"""Initial step size in log weights."""
 _LIMIT: Final = 4.0
-"""Of logarithms of weights, either way: a kind of more, or of less, counts for all or for nothing."""
+"""Bound of the absolute log weights."""
 _SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What candidates are tried on."""
+    """Workloads for candidates."""
 
     kinds: tuple[str, ...]
     mixes: tuple[str, ...] = partition_mixes.names()
@@ -40,32 +40,32 @@ class _Plan:
 
 
 class _Rooms:
-    """The states of one GPU: what there is room for in each, and what may be given there."""
+    """Cache of a GPU's states: room for each kind of partition, and possible placements."""
 
     def __init__(self, kind: GpuKind) -> None:
         self.inventory = inventory(kind, 1)
         devices = self.inventory.devices
         consumes = tuple(device.consumes for device in devices)
         self.names = tuple(dict.fromkeys(map(kind_of, devices)))
-        """(K,) of the kinds."""
+        """(K,) names of the kinds."""
         alone = [Weights({name: 1.0}, 0.0) for name in self.names]
         self._rooms = [room_of(devices, consumes, self.inventory.counters, GPU, weights) for weights in alone]
         self._shares: dict[int, Floats] = {}
-        self._given: dict[tuple[int, DevicesAsked], list[tuple[int, NodeDevices]]] = {}
+        self._given: dict[tuple[int, DeviceClaims], list[tuple[int, NodeDevices]]] = {}
 
     def share(self, state: NodeDevices) -> Floats:
-        """(K,) how much room for each kind is there, of that of a free GPU."""
+        """(K,) room for each kind, as a fraction of a free GPU's."""
         if state.taken not in self._shares:
-            # The worth of room for one kind alone is the square of that.
+            # The worth with one kind only is the square of its room.
             worth = [worth_of(room, state.taken, state.left) / GPU for room in self._rooms]
             self._shares[state.taken] = np.sqrt(worth)
         return self._shares[state.taken]
 
-    def given(self, state: NodeDevices, asked: DevicesAsked) -> list[tuple[int, NodeDevices]]:
-        """The devices that do for one who asks for one, and the state after each."""
-        key = state.taken, asked
+    def given(self, state: NodeDevices, request: DeviceClaims) -> list[tuple[int, NodeDevices]]:
+        """Return the devices that match a request, with the state after each."""
+        key = state.taken, request
         if key not in self._given:
-            (ask,) = asked.claims[0].requests[0].alternatives
+            (ask,) = request.claims[0].requests[0].alternatives
             self._given[key] = [
                 (index, state.taking([Taking(index)]))
                 for index, device in enumerate(self.inventory.devices)
@@ -77,25 +77,25 @@ class _Rooms:
 
 
 def _quick(rooms: _Rooms, weights: Weights) -> Policy:
-    """What `kerf` does with these weights, of what is known of the states."""
-    of = np.array([weights.of(name) for name in rooms.names], float)
-    of /= of.sum()
+    """Return a fast equivalent of `kerf` with these weights."""
+    weight_of = np.array([weights.of(name) for name in rooms.names], float)
+    weight_of /= weight_of.sum()
 
     def worth(state: NodeDevices) -> int:
-        return round(GPU * float(of @ rooms.share(state)) ** 2)
+        return round(GPU * float(weight_of @ rooms.share(state)) ** 2)
 
-    def offer(state: NodeDevices, asked: DevicesAsked) -> Offer | None:
+    def offer(state: NodeDevices, request: DeviceClaims) -> Offer | None:
         before = worth(state)
-        losses = [(before - worth(after), device) for device, after in rooms.given(state, asked)]
+        losses = [(before - worth(after), device) for device, after in rooms.given(state, request)]
         return Offer(*min(losses)) if losses else None
 
     return Policy("quick", offer, kerf(weights).order)
 
 
 def _learned(
-    plan: _Plan, seeds: Sequence[int], num_generations: int, tell: Callable[[str], None]
+    plan: _Plan, seeds: Sequence[int], num_generations: int, on_step: Callable[[str], None]
 ) -> tuple[tuple[float, ...], list[float]]:
-    """Weights of the profiles in the order of `GpuKind.profiles`, and what the best of each generation has placed."""
+    """Return weights in the order of `GpuKind.profiles`, and the best fitness of each generation."""
     trial = _Trial(plan, seeds)
     num_profiles = len(GPUS[plan.kinds[0]].profiles)
     state = strategies.begin(np.zeros(num_profiles), _SIGMA)
@@ -106,17 +106,17 @@ def _learned(
         success = np.array([trial.placed(np.exp(np.clip(row, -_LIMIT, _LIMIT)).tolist()) for row in tried])
         state = strategies.updated(state, tried, success)
         best.append(float(success.max()))
-        tell(f"generation {generation + 1}: {best[-1]:.3f} %")
+        on_step(f"generation {generation + 1}: {best[-1]:.3f} %")
     return tuple(np.exp(np.clip(state.mean, -_LIMIT, _LIMIT)).tolist()), best
 
 
 def _by_kind(kind: GpuKind, weights: Sequence[float]) -> Weights:
-    """Weights of the profiles in their order, by name; a GPU published as a whole has the weight 1."""
+    """Return weights by profile name; a whole GPU has weight 1."""
     return Weights({profile.name: weight for profile, weight in zip(kind.profiles, weights, strict=True)})
 
 
 class _Trial:
-    """Requests on which candidates are tried."""
+    """Fitness of candidates on lists of requests."""
 
     def __init__(self, plan: _Plan, seeds: Sequence[int]) -> None:
         self._plan = plan
@@ -132,11 +132,11 @@ class _Trial:
         ]
 
     def placed(self, weights: Sequence[float]) -> float:
-        """What was placed of what was asked for, by GPUs, in percent: the mean over all lists."""
+        """Return the placed fraction of requested GPU in percent: the mean over all lists."""
         return float(np.mean(self.each(weights)))
 
     def each(self, weights: Sequence[float]) -> list[float]:
-        """The same of each list."""
+        """Return the placed fraction for each list."""
         memories = {
             kind: Memory(GPUS[kind], _quick(rooms, _by_kind(GPUS[kind], weights)))
             for kind, rooms in self._rooms.items()

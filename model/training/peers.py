@@ -1,4 +1,4 @@
-"""Learners that learn as one: each plays a part of the episodes and takes a part of each minibatch.
+"""Data-parallel learners: each runs a part of the rollouts and takes a part of each minibatch.
 
 `torchrun --standalone --nproc-per-node 2 --no-python kerf train --mode ppo ...` starts two on a machine; all end with
 the same weights.
@@ -16,24 +16,24 @@ _Item = TypeVar("_Item")
 
 
 class Peers(NamedTuple):
-    """Who learns together."""
+    """Rank of this learner, and number of learners."""
 
     rank: int = 0
     number: int = 1
 
-    def own(self, items: Sequence[_Item]) -> list[_Item]:
-        """This learner's part of a list that all have."""
+    def shard(self, items: Sequence[_Item]) -> list[_Item]:
+        """Return this learner's part of a list that all have."""
         return list(items[self.rank :: self.number])
 
-    def gathered(self, own: list[_Item]) -> list[_Item]:
-        """The whole list, from the part of each."""
+    def gather(self, own: list[_Item]) -> list[_Item]:
+        """Gather the whole list from all parts."""
         if self.number == 1:
             return own
         parts: list[list[_Item]] = [[] for _ in range(self.number)]
         distributed.all_gather_object(parts, own)
         return [part[i] for i in range(len(parts[0])) for part in parts if i < len(part)]
 
-    def add_up(self, tensor: torch.Tensor | None) -> None:
+    def all_reduce(self, tensor: torch.Tensor | None) -> None:
         """Replace a tensor by its sum over all learners."""
         if self.number > 1 and tensor is not None:
             distributed.all_reduce(tensor)
@@ -44,10 +44,10 @@ ALONE: Final = Peers()
 
 @contextmanager
 def joined() -> Iterator[Peers]:
-    """The peers that torchrun started this process with; alone without it.
+    """Join torchrun's process group; a single learner without torchrun.
 
-    They are left when the work is done: a process that ends with its group standing may abort in a thread of the
-    group's. After a fault they are not, since leaving may wait for peers that are still at work.
+    The group is destroyed on success, because a process that exits before may abort in one of its threads. It is not
+    destroyed on errors, because that may wait for peers that still work.
     """
     if "WORLD_SIZE" not in os.environ:
         yield ALONE

@@ -1,4 +1,4 @@
-"""Episodes played by candidates, in one process or side by side: an episode's task is made where it is played."""
+"""Evaluation of candidates on episodes, in one or several processes; tasks are built in the worker."""
 
 import multiprocessing
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from extender.core.clusters import Floats
 from extender.core.valuenet.potentials import Potential
 from model.simulations.learned import Foresight
 from model.training.tasks import Task, Tasks
-from model.workloads.sources import MIXED, named
+from model.workloads.sources import MIXED, source_lookup
 
 Episode = tuple[str, int]
-"""Name of a trace or of a mix, and seed."""
+"""Name of a trace or mix, and seed."""
 
 
 class Play(Protocol):
@@ -26,14 +26,14 @@ class Play(Protocol):
 
 
 class _Player:
-    """Tasks of traces are kept, for orders come again; mixes do not."""
+    """Worker state. Tasks of traces are cached, because their seeds recur; those of mixes don't."""
 
     def __init__(self, directory: Path | None, foresight: Foresight) -> None:
-        self._tasks = Tasks(named(directory), foresight)
+        self._tasks = Tasks(source_lookup(directory), foresight)
         self._kept: dict[Episode, Task] = {}
 
     def gains(self, episode: Episode, candidates: Sequence[Potential]) -> Floats:
-        """(B, loads)."""
+        """Return (B, loads) gains over FGD."""
         task = self._kept.get(episode) or self._tasks.task(*episode)
         if not episode[0].startswith(MIXED):
             self._kept[episode] = task
@@ -41,7 +41,7 @@ class _Player:
 
 
 _player: list[_Player] = []
-"""That of a process."""
+"""The worker state of a process."""
 
 
 def _begin(directory: Path | None, foresight: Foresight) -> None:
@@ -54,19 +54,19 @@ def _gains(episode: Episode, candidates: Sequence[Potential]) -> Floats:
 
 @contextmanager
 def playing(directory: Path | None, foresight: Foresight, jobs: int) -> Iterator[Play]:
-    """Play in so many processes; the gains are the same whatever their number."""
+    """Evaluate in `jobs` processes; the gains do not depend on their number."""
     if jobs == 1:
         player = _Player(directory, foresight)
         yield lambda episodes, candidates: np.stack([player.gains(one, candidates) for one in episodes], axis=1)
         return
-    fresh = multiprocessing.get_context("spawn")  # whoever forks beside a thread may hang
-    with ProcessPoolExecutor(jobs, fresh, _begin, (directory, foresight)) as pool:
+    context = multiprocessing.get_context("spawn")  # forking a process with threads may hang
+    with ProcessPoolExecutor(jobs, context, _begin, (directory, foresight)) as pool:
 
         def play(episodes: Sequence[Episode], candidates: Sequence[Potential]) -> Floats:
-            size = -(-len(candidates) // max(jobs // len(episodes), 1))  # where episodes are few, each in parts
+            size = -(-len(candidates) // max(jobs // len(episodes), 1))  # with few episodes, split the candidates
             parts = [candidates[begin : begin + size] for begin in range(0, len(candidates), size)]
-            asked = [(episode, part) for episode in episodes for part in parts]
-            found = list(pool.map(_gains, *zip(*asked, strict=True)))
+            calls = [(episode, part) for episode in episodes for part in parts]
+            found = list(pool.map(_gains, *zip(*calls, strict=True)))
             by_episode = [found[begin : begin + len(parts)] for begin in range(0, len(found), len(parts))]
             return np.stack([np.concatenate(each) for each in by_episode], axis=1)
 

@@ -1,9 +1,9 @@
-"""Proximal policy optimisation of the nets: advantages, the clipped loss, one update after the other.
+"""Proximal policy optimisation (PPO) of the nets: advantages, clipped loss, updates.
 
-J. Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv:1707.06347) with generalised advantages
-(arXiv:1506.02438). Each list of arrivals is played several times; the mean advantage of the other times, arrival by
-arrival, is taken off, which takes off what the arrivals themselves gave (leave-one-out, W. Kool et al., "Buy 4
-REINFORCE Samples, Get a Baseline for Free!").
+J. Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv:1707.06347) with generalised advantage estimation
+(arXiv:1506.02438). Each list of arrivals is played several times; the mean advantage of the other times at the same
+arrival is the baseline, which removes the variance of the arrivals (leave-one-out, W. Kool et al., "Buy 4 REINFORCE
+Samples, Get a Baseline for Free!").
 """
 
 from collections.abc import Sequence
@@ -23,30 +23,30 @@ _CRITIC: tuple[str, ...] = ("critic_hidden", "critic_bias", "critic_out", "criti
 
 
 class LearningConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the nets learn."""
+    """Hyperparameters of PPO."""
 
     learning_rate: float = 0.005
-    """Of Adam, at first."""
+    """Initial learning rate of Adam."""
     critic_learning_rate: float = 0.003
     half_life: int = 100
-    """Updates after which the learning rates are half of what they were."""
+    """Updates after which the learning rates halve."""
     epochs: int = 2
     minibatch: int = 2048
     clip: float = 0.2
     trace_decay: float = 0.98
-    """Lambda of the generalised advantages, by arrival; rewards are not discounted."""
+    """Lambda of the generalised advantages, per arrival; rewards are not discounted."""
     largest_norm: float = 1.0
-    """Of a gradient."""
+    """Largest gradient norm."""
 
     def __post_init__(self) -> None:
         if min(self.half_life, self.epochs, self.minibatch) < 1:
-            raise ValueError("half_life, epochs and minibatch must be 1 and more")
+            raise ValueError("half_life, epochs and minibatch must be 1 or more")
         if not (min(self.learning_rate, self.critic_learning_rate) > 0 and self.clip > 0 and self.largest_norm > 0):
             raise ValueError("learning rates, clip and largest_norm must be above 0")
 
 
 class Learner(NamedTuple):
-    """What is learned, changed in place."""
+    """Trained parameters and optimiser, updated in place."""
 
     tensors: Tensors
     adam: torch.optim.Adam
@@ -58,16 +58,16 @@ class Samples(NamedTuple):
     seen: Seen
     choice: Choice
     action: torch.Tensor
-    """(S,) level taken, L to skip."""
+    """(S,) level chosen, L to skip."""
     log_probability: torch.Tensor
-    """(S,) of the action when it was tried."""
+    """(S,) log-probability of the action at the rollout."""
     advantage: torch.Tensor
-    """(S,) mean 0, deviation 1."""
+    """(S,) advantage, normalised to mean 0 and standard deviation 1."""
     target: torch.Tensor
-    """(S,) of the critic."""
+    """(S,) target of the critic."""
 
     def part(self, rows: torch.Tensor) -> "Samples":
-        """Some of the decisions."""
+        """Return the decisions of the rows."""
         own = {name: getattr(self.seen, name)[rows] for name in (*OF_DECISION, "scenario")}
         return Samples(
             self.seen._replace(**own), Choice(*(field[rows] for field in self.choice)),
@@ -76,7 +76,7 @@ class Samples(NamedTuple):
 
 
 def learner(arrays: dict[str, Floats], config: LearningConfig, fixed: tuple[str, ...], device: str) -> Learner:
-    """A learner from arrays, of which some are `fixed`; its optimiser remembers nothing yet."""
+    """Return a learner from arrays, some of which are `fixed`, with a new optimiser."""
     tensors = {
         name: tensor.detach().to(device).requires_grad_(name not in fixed)
         for name, tensor in nets.tensors_of(arrays, fixed).items()
@@ -90,7 +90,7 @@ def learner(arrays: dict[str, Floats], config: LearningConfig, fixed: tuple[str,
 
 
 def _filled(values: Floats) -> Floats:
-    """(E, T) values where there are some, else those of the next arrival with one, 0 after the last."""
+    """(E, T) values with gaps filled from the next arrival that has one, 0 after the last."""
     found = values.copy()
     following = np.zeros(len(values))
     for t in range(values.shape[1] - 1, -1, -1):
@@ -101,16 +101,16 @@ def _filled(values: Floats) -> Floats:
 def _advantages(rewards: Floats, values: Floats, decay: float) -> Floats:
     """(E, T) generalised advantages: sums of decay^k x (reward + next value - value)."""
     following = np.column_stack([values[:, 1:], np.zeros(len(values))])
-    surprise, found = rewards + following - values, np.zeros(rewards.shape)
-    gathered = np.zeros(len(rewards))
+    td_error, advantages = rewards + following - values, np.zeros(rewards.shape)
+    running = np.zeros(len(rewards))
     for t in range(rewards.shape[1] - 1, -1, -1):
-        gathered = surprise[:, t] + decay * gathered
-        found[:, t] = gathered
-    return found
+        running = td_error[:, t] + decay * running
+        advantages[:, t] = running
+    return advantages
 
 
 def _against_others(advantage: Floats, times: int) -> Floats:
-    """(E, T) advantages less the mean of the other times of the same arrivals; `times` of each follow each other."""
+    """(E, T) advantages minus the mean of the other rollouts of the same arrivals; each list's `times` are adjacent."""
     same = advantage.reshape(-1, times, advantage.shape[1])
     others = (same.sum(axis=1, keepdims=True) - same) / max(times - 1, 1)
     relative: Floats = (same - others).reshape(advantage.shape)
@@ -118,7 +118,7 @@ def _against_others(advantage: Floats, times: int) -> Floats:
 
 
 def samples(played: Sequence[Played], times: int, config: LearningConfig, device: str) -> Samples:
-    """The decisions of orders, in which each list of arrivals was played so many `times`."""
+    """Return the decisions of rollouts in which each list of arrivals was played `times` times."""
     relative, target = [], []
     for one in played:
         values = _filled(one.values)
@@ -126,8 +126,8 @@ def samples(played: Sequence[Played], times: int, config: LearningConfig, device
         at = one.decisions["episode"], one.decisions["clock"]
         relative.append(_against_others(advantage, times)[at])
         target.append((advantage + values)[at])
-    gained = np.concatenate(relative)
-    gained = (gained - gained.mean()) / (gained.std() + 1e-8)
+    advantages = np.concatenate(relative)
+    advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
     def joined(name: str) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([one.decisions[name] for one in played])).to(device)
@@ -141,23 +141,23 @@ def samples(played: Sequence[Played], times: int, config: LearningConfig, device
     nodes, cluster, offered = (joined(name) for name in OF_DECISION)
     context = np.stack([one.context for one in played])
     expected = {"pods": pods, "pod_log_count": log_count, "context": context, "scenario": scenario}
-    given = {name: torch.from_numpy(array).to(device) for name, array in expected.items()}
-    seen = Seen(nodes=nodes, cluster=cluster, offered=offered, **given)
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in expected.items()}
+    seen = Seen(nodes=nodes, cluster=cluster, offered=offered, **tensors)
     choice = Choice(*(joined(name) for name in Choice._fields))
-    learned = (torch.from_numpy(array).to(device) for array in (gained, np.concatenate(target)))
+    learned = (torch.from_numpy(array).to(device) for array in (advantages, np.concatenate(target)))
     return Samples(seen, choice, joined("action"), joined("log_probability"), *learned)
 
 
 def update(
-    of: Learner, played: Samples, number: int, config: LearningConfig, temperature: float, seed: int, peers: Peers
+    learner: Learner, played: Samples, number: int, config: LearningConfig, temperature: float, seed: int, peers: Peers
 ) -> dict[str, float]:
-    """Learn from samples, in place; `number` counts updates. Returns what is logged.
+    """Update the learner in place; `number` counts updates. Returns logged values.
 
-    Each peer takes its part of each minibatch, and all take the step of the summed gradient.
+    Each peer takes its part of each minibatch; gradients are summed over peers.
     """
-    faded = 0.5 ** (number / config.half_life)
-    for group, rate in zip(of.adam.param_groups, (config.learning_rate, config.critic_learning_rate), strict=True):
-        group["lr"] = rate * faded
+    decay = 0.5 ** (number / config.half_life)
+    for group, rate in zip(learner.adam.param_groups, (config.learning_rate, config.critic_learning_rate), strict=True):
+        group["lr"] = rate * decay
     rng = np.random.default_rng([seed, 1, number])
     num_samples = len(played.action)
     scale = max(float(played.target.var()), 1e-6)
@@ -165,15 +165,15 @@ def update(
     for _ in range(config.epochs):
         for rows in np.array_split(rng.permutation(num_samples), -(-num_samples // config.minibatch)):
             own = played.part(torch.from_numpy(rows[peers.rank :: peers.number]))
-            loss, value_loss, ratio = _clipped_loss(of.tensors, own, len(rows), scale, config, temperature)
-            of.adam.zero_grad()
+            loss, value_loss, ratio = _clipped_loss(learner.tensors, own, len(rows), scale, config, temperature)
+            learner.adam.zero_grad()
             loss.backward()
-            trained = [tensor for tensor in of.tensors.values() if tensor.requires_grad]
+            trained = [tensor for tensor in learner.tensors.values() if tensor.requires_grad]
             for tensor in trained:
                 tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-                peers.add_up(tensor.grad)
+                peers.all_reduce(tensor.grad)
             torch.nn.utils.clip_grad_norm_(trained, config.largest_norm)
-            of.adam.step()
+            learner.adam.step()
             losses.append(float(value_loss.detach()))
             divergences.append(float((ratio - 1 - ratio.log()).mean()) if len(ratio) else 0.0)
     return {"value_loss": float(np.mean(losses)), "divergence": float(np.mean(divergences))}
@@ -182,12 +182,12 @@ def update(
 def _clipped_loss(
     tensors: Tensors, own: Samples, num: int, scale: float, config: LearningConfig, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This peer's part of the loss of a minibatch of `num` samples, the critic's by `scale`, and its (rows,) ratios of
-    probability."""
-    known = nets.contexts(own.seen, tensors)
-    odds = torch.log_softmax(nets.logits(own.choice, own.seen, known, tensors, temperature), dim=1)
+    """Return this peer's part of the loss of a minibatch of `num` samples, its critic loss divided by `scale`, and its
+    (rows,) probability ratios."""
+    contexts = nets.contexts(own.seen, tensors)
+    odds = torch.log_softmax(nets.logits(own.choice, own.seen, contexts, tensors, temperature), dim=1)
     ratio = torch.exp(odds.gather(1, own.action[:, None])[:, 0] - own.log_probability)
     bounded = ratio.clamp(1 - config.clip, 1 + config.clip)
     gain = torch.minimum(ratio * own.advantage, bounded * own.advantage).sum() / num
-    value_loss = ((nets.values(own.seen, known, tensors) - own.target) ** 2).sum() / num / scale
+    value_loss = ((nets.values(own.seen, contexts, tensors) - own.target) ** 2).sum() / num / scale
     return value_loss / 2 - gain, value_loss, ratio.detach()

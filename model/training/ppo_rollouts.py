@@ -1,4 +1,4 @@
-"""Episodes played to learn from: in processes of this machine, or by workers of a Ray cluster; the same either way."""
+"""Rollouts in local processes or on a Ray cluster, with identical results."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -18,79 +18,79 @@ from model.simulations.episodes import Episodes
 from model.simulations.scenarios import LIFETIMES, Scenario, scenario_of
 from model.training import nets
 from model.training.nets import Choice, Seen
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 
 OF_DECISION: Final = ("nodes", "cluster", "offered")
-"""Fields of Seen that each decision has its own of."""
+"""Fields of Seen with one row per decision."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 class Order(NamedTuple):
-    """Episodes of one scenario: equal orders give equal ones."""
+    """Specification of rollouts in one scenario; equal orders give equal rollouts."""
 
     name: str
     """Trace, or `mix:KIND`."""
     form: EpisodeConfig
     scenario: tuple[int, ...]
-    """Seed of the cluster, and of a mix."""
+    """Seed of the cluster, and of the mix."""
     seed: tuple[int, ...]
-    """Of the arrivals, and of what is tried."""
+    """Seed of arrivals and actions."""
     lists: int
-    """Different arrivals."""
+    """Number of lists of arrivals."""
     times: int
-    """That each is played."""
+    """Rollouts of each list."""
     temperature: float
-    """Of the choice among nodes, in quanta."""
+    """Temperature of the choice among nodes, in quanta."""
     skip: bool
     lifetimes: bool
     keep: int
-    """Decisions that are learned from, at most, of those made."""
+    """Largest number of decisions to keep."""
 
 
 class Played(NamedTuple):
-    """What became of an order: E episodes, P arrivals, S decisions that are learned from."""
+    """Result of an order: E episodes, P arrivals, S kept decisions."""
 
     rewards: Floats
-    """(E, P + 1) earned between one arrival and the next, percentage points of the capacity."""
+    """(E, P + 1) reward between consecutive arrivals, in percentage points of the capacity."""
     values: Floats
-    """(E, P + 1) what the critic expected then, nan where nothing was decided."""
+    """(E, P + 1) the critic's value at each arrival, nan without a decision."""
     decisions: Arrays
-    """By name, each (S, ...): fields of Seen and Choice, `action`, `log_probability`, `value`, `episode`, `clock`."""
+    """(S, ...) arrays by name: fields of Seen and Choice, `action`, `log_probability`, `value`, `episode`, `clock`."""
     pods: Floats
-    """(K, len(POD_FEATURES)) expected."""
+    """(K, len(POD_FEATURES)) features of the expected pods."""
     frequency: Floats
-    """(K,)."""
+    """(K,) their frequency."""
     context: Floats
-    """(len(CONTEXT),)."""
+    """(len(CONTEXT),) their kind."""
     told: dict[str, float]
-    """Means over the episodes of what `Episodes.told` tells."""
+    """Means of `Episodes.told` over the episodes."""
 
 
 Play = Callable[[Sequence[Order], dict[str, Floats]], list[Played]]
-"""Orders and the nets' arrays, to what became of each."""
+"""Runs orders with the nets' arrays; returns the result of each."""
 
 
 def _play(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Played:
-    """Play one order, drawing among the best nodes and the skip."""
+    """Run one order, sampling among the best nodes and the skip."""
     torch.set_num_threads(1)
     tensors = nets.tensors_of(arrays, tuple(arrays))
     rng = np.random.default_rng(order.seed)
     seeds = np.repeat(rng.integers(1 << 62, size=order.lists), order.times)
-    episodes = _begun(directory, order, tensors, seeds)
-    chance = torch.Generator().manual_seed(int(rng.integers(1 << 62)))
+    episodes = _begin(directory, order, tensors, seeds)
+    generator = torch.Generator().manual_seed(int(rng.integers(1 << 62)))
     rewards = np.zeros((len(seeds), episodes.num_pods + 1))
     values = np.full(rewards.shape, np.nan)
     rows: list[Arrays] = []
     while not episodes.over.all():
         playing = np.flatnonzero(~episodes.over)
-        seen, choice, nodes = _look(episodes, playing, order, tensors)
+        seen, choice, nodes = _observe(episodes, playing, order, tensors)
         with torch.no_grad():
-            known = nets.contexts(seen, tensors)
-            logit = nets.logits(choice, seen, known, tensors, order.temperature)
-            value = nets.values(seen, known, tensors).numpy()
+            context = nets.contexts(seen, tensors)
+            logit = nets.logits(choice, seen, context, tensors, order.temperature)
+            value = nets.values(seen, context, tensors).numpy()
         odds = torch.log_softmax(logit, dim=1)
-        action = torch.multinomial(odds.exp(), 1, generator=chance)
+        action = torch.multinomial(odds.exp(), 1, generator=generator)
         clock = episodes.clock[playing]
         values[playing, clock] = np.where(np.isnan(values[playing, clock]), value, values[playing, clock])
         rows.append(
@@ -102,16 +102,16 @@ def _play(directory: Path | None, order: Order, arrays: dict[str, Floats]) -> Pl
             }
         )  # fmt: skip
         np.add.at(rewards, (playing, clock), 100 * _act(episodes, playing, action, nodes))
-    told = [episodes.told(k) for k in range(len(seeds))]
+    infos = [episodes.told(k) for k in range(len(seeds))]
     num = sum(len(row["action"]) for row in rows)
     kept = np.sort(rng.permutation(num)[: order.keep])
     decisions = {name: np.concatenate([row[name] for row in rows])[kept] for name in rows[0]}
-    means = {name: float(np.mean([one[name] for one in told])) for name in told[0]}
+    means = {name: float(np.mean([one[name] for one in infos])) for name in infos[0]}
     return Played(rewards, values, decisions, *_expected(episodes), means)
 
 
-def _begun(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: Longs) -> Episodes:
-    """The episodes of an order, one for each seed; which GPU a share takes is decided by V as it is now."""
+def _begin(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: Longs) -> Episodes:
+    """Begin the episodes of an order, one for each seed; the current V chooses the GPU for a share."""
     drawn_from = drawn(directory, order)
     episodes = Episodes(drawn_from, order.form, len(seeds), nets.potential_of(nets.arrays_of(tensors)))
     for k, seed in enumerate(seeds.tolist()):
@@ -120,14 +120,16 @@ def _begun(directory: Path | None, order: Order, tensors: nets.Tensors, seeds: L
 
 
 def drawn(directory: Path | None, order: Order) -> Scenario:
-    """The scenario of an order."""
+    """Return the scenario of an order."""
     rng = np.random.default_rng(order.scenario)
-    offer = named(directory)(order.name)(int(rng.integers(1 << 62)))
+    offer = source_lookup(directory)(order.name)(int(rng.integers(1 << 62)))
     return scenario_of(offer.nodes, offer.pods, order.form.num_nodes, rng)
 
 
-def _look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors) -> tuple[Seen, Choice, torch.Tensor]:
-    """What the decisions of some episodes are made by, between which nodes, and (B, L) the nodes' rows."""
+def _observe(
+    episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensors
+) -> tuple[Seen, Choice, torch.Tensor]:
+    """Return observations and choices of the playing episodes, and the (B, L) rows of the nodes."""
     pods, frequency, context = _expected(episodes)
     offered = np.column_stack([episodes.pods(), episodes.clock / episodes.num_pods])[playing]
     if not order.lifetimes:
@@ -151,13 +153,13 @@ def _look(episodes: Episodes, playing: Longs, order: Order, tensors: nets.Tensor
 
 
 def _expected(episodes: Episodes) -> tuple[Floats, Floats, Floats]:
-    """(K, len(POD_FEATURES)) and (K,) of the pods that are expected, and (len(CONTEXT),) what kind they are."""
+    """Return (K, len(POD_FEATURES)) features and (K,) frequency of expected pods, and their (len(CONTEXT),) kind."""
     outlook = episodes.scenario.outlook
     return attention.pod_features(outlook.mix, outlook.cpu_need_milli), outlook.mix.frequency, outlook.context
 
 
 def _act(episodes: Episodes, playing: Longs, action: torch.Tensor, nodes: torch.Tensor) -> Floats:
-    """Carry out (B, 1) actions, L to skip. Returns (B,) rewards."""
+    """Apply (B, 1) actions, L to skip. Returns (B,) rewards."""
     num_nodes, num_levels = episodes.scenario.num_nodes, nodes.shape[1]
     chosen = nodes.gather(1, action.clamp(max=num_levels - 1))
     actions = np.full(len(episodes.over), num_nodes)
@@ -167,27 +169,27 @@ def _act(episodes: Episodes, playing: Longs, action: torch.Tensor, nodes: torch.
 
 
 def here(directory: Path | None) -> Play:
-    """In this process, one after the other."""
+    """Run rollouts in this process."""
     return lambda orders, arrays: [_play(directory, order, arrays) for order in orders]
 
 
 @contextmanager
 def beside(directory: Path | None, jobs: int) -> Iterator[Play]:
-    """In so many processes."""
+    """Run rollouts in `jobs` processes."""
     if jobs == 1:
         yield here(directory)
         return
-    fresh = multiprocessing.get_context("spawn")  # whoever forks beside a thread may hang
-    with ProcessPoolExecutor(jobs, fresh) as pool:
+    context = multiprocessing.get_context("spawn")  # forking a process with threads may hang
+    with ProcessPoolExecutor(jobs, context) as pool:
         yield lambda orders, arrays: list(pool.map(_play, [directory] * len(orders), orders, [arrays] * len(orders)))
 
 
 def on_ray(directory: Path | None, address: str) -> Play:
-    """By the workers of a Ray cluster, which have the traces at the same place: its address, or `local` for one here.
+    """Run rollouts on a Ray cluster at an address (`local` starts one); workers need the traces at the same path.
 
-    Raises ModuleNotFoundError where Ray is not installed (`kerf[ray]`), ConnectionError when there is no cluster.
+    Raises ModuleNotFoundError if Ray is not installed (`kerf[ray]`), ConnectionError if there is no cluster.
     """
-    import ray  # noqa: PLC0415 - an extra of its own
+    import ray  # noqa: PLC0415 - optional extra
 
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)

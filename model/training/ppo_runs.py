@@ -1,7 +1,7 @@
-"""Training runs of the nets by PPO: updates, checkpoints, curves, the model at the end.
+"""Training runs of the nets by PPO: updates, checkpoints, curves, final model.
 
-Equal configurations give equal models on one machine, whether a run was interrupted or not: what is random is drawn
-from the seed and the number of the update, and torch computes in one thread.
+Equal configurations give equal models on one machine, also after interruptions: random numbers depend only on the seed
+and the number of the update, and torch uses one thread.
 """
 
 import zipfile
@@ -31,7 +31,7 @@ from model.training.runs import (
     CHECKPOINT,
     FIRST_DRAWN,
     MODEL,
-    Tell,
+    OnStep,
     TrainingError,
     evaluate,
     linear_model,
@@ -41,56 +41,56 @@ from model.training.runs import (
     write_checkpoint,
 )
 from model.training.tasks import PUBLISHED_SEEDS, REACH, REACH_OTHERS, Task, Tasks, num_parameters, potential_at
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 
 _CURVES: Final = "curves.png"
 _LOOKED_AT: Final = 8
-"""Scenarios by which what is seen of nodes is scaled."""
+"""Number of scenarios for the normalisation of node features."""
 _LEAST_SPREAD: Final = 0.01
 _OF_LOOKS: Final = ("out", "hidden", "hidden_bias")
-"""What makes the weights of V depend on the cluster."""
+"""Arrays that make the weights of V depend on the cluster."""
 
 
 class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is trained on, and how."""
+    """Configuration of a PPO run."""
 
     train: tuple[str, ...]
-    """Traces, or `mix:KIND`, that scenarios are drawn from: some of the nodes, the pods in an order of their own."""
+    """Traces, or `mix:KIND`, that scenarios are drawn from, each with some of the nodes and an order of arrival."""
     forms: tuple[EpisodeConfig, ...] = (EpisodeConfig(),)
-    """Of the episodes; their traces and mixes are those of `train`."""
+    """Episode configurations; traces and mixes come from `train`."""
     scenarios: int = 8
-    """Drawn of each form for an update."""
+    """Scenarios of each form per update."""
     lists: int = 4
-    """Of arrivals, in each scenario."""
+    """Lists of arrivals per scenario."""
     times: int = 8
-    """That each list is played, 2 and more."""
+    """Rollouts of each list, 2 or more."""
     decisions: int = 32_768
-    """That an update learns from, of all that are made."""
+    """Decisions sampled for each update."""
     temperature: float = 0.5
-    """Of the choice among nodes while learning, in quanta of V."""
+    """Temperature of the choice among nodes in rollouts, in quanta of V."""
     validation: tuple[str, ...] = ()
-    """Traces, or mixes, of the evaluation in the manifest, whole; default: those of `train`."""
+    """Traces or mixes of the evaluation in the manifest, on whole clusters; default: those of `train`."""
     validation_seeds: tuple[int, ...]
     seed: int = 0
-    """Seed of everything random."""
+    """Random seed."""
     start: str = "released"
-    """V at first: `fgd` (its fragment), `prices` (by hand), `released`, or the folder of a linear model."""
+    """Initial V: `fgd` (its fragment), `prices` (chosen by hand), `released`, or the folder of a linear model."""
     net: int = 16
-    """Neurons of V's own net; 0: V stays linear."""
+    """Hidden neurons of V; 0: V is linear."""
     by_context: bool = False
-    """Whether what is learned of V's weights depends on what kind of pods are expected, and is 0 where that is what
-    openb's pods are (`features.CONTEXT`)."""
+    """Whether learned changes of V's weights depend on the expected kind of pods (`features.CONTEXT`); they are 0 for
+    pods like openb's."""
     looks: bool = False
-    """Whether the weights of V depend on what the cluster looks like now."""
+    """Whether the weights of V depend on the cluster's current state."""
     skip: bool = True
-    """Whether to skip a pod is among the actions."""
+    """Whether skipping a pod is an action."""
     lifetimes: bool = True
-    """Whether skips and critic know how long pods of a class run."""
+    """Whether skip and critic observe the durations of pod classes."""
     redraw: bool = True
-    """False: the same scenarios in every update, to see what drawing them anew is for."""
+    """Whether each update draws new scenarios; False for ablations."""
     embedding: int = 16
     queries: int = 4
-    """Of the attention over nodes and over expected pods; 0: the cluster is known by its sums alone."""
+    """Attention queries over nodes and over expected pods; 0: only the cluster's sums are observed."""
     hidden: int = 32
     learning: LearningConfig = LearningConfig()
     foresight_load: float = 1.0
@@ -99,44 +99,44 @@ class PpoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if not self.train or not self.validation_seeds or not self.forms:
             raise ValueError("train, forms and validation_seeds must not be empty")
         if len({form.num_nodes for form in self.forms}) > 1:
-            raise ValueError("all forms have the same num_nodes")
+            raise ValueError("all forms must have the same num_nodes")
         if published := PUBLISHED_SEEDS & set(self.validation_seeds):
-            raise ValueError(f"seeds {sorted(published)} are the published experiment's, for final tables only")
+            raise ValueError(f"seeds {sorted(published)} are held out: the published experiment uses them")
         if max(self.validation_seeds) >= FIRST_DRAWN:
-            raise ValueError(f"validation_seeds are below {FIRST_DRAWN}")
+            raise ValueError(f"validation_seeds must be below {FIRST_DRAWN}")
         if min(self.scenarios, self.lists, self.decisions, self.embedding, self.hidden) < 1:
-            raise ValueError("scenarios, lists, decisions, embedding and hidden must be 1 and more")
+            raise ValueError("scenarios, lists, decisions, embedding and hidden must be 1 or more")
         if self.looks and self.by_context:
-            raise ValueError("looks or by_context, not both")
+            raise ValueError("looks and by_context exclude each other")
         if min(self.queries, self.net) < 0 or self.times < 2:
-            raise ValueError("queries and net must be 0 and more, times 2 and more")
+            raise ValueError("queries and net must be 0 or more, times 2 or more")
         if not (self.temperature > 0 and self.foresight_load > 0):
             raise ValueError("temperature and foresight_load must be above 0")
 
     @property
     def episodes_per_update(self) -> int:
-        """Episodes that an update learns from."""
+        """Episodes per update."""
         return len(self.forms) * self.scenarios * self.lists * self.times
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Arrays that are not learned."""
+        """Arrays that are not trained."""
         weights = ("out_bias",) if self.by_context else ("by_context",)
         return (*nets.FIXED, *weights, *(() if self.looks else _OF_LOOKS))
 
 
 def read_config(path: Path) -> PpoConfig:
-    """As `runs.read_config`."""
+    """Read a configuration, as `runs.read_config`."""
     return read_config_as(PpoConfig, path)
 
 
 def num_updates(config: PpoConfig, num_episodes: int) -> int:
-    """Updates for at least so many episodes."""
+    """Return the number of updates for at least `num_episodes`."""
     return -(-num_episodes // config.episodes_per_update)
 
 
 class Run:
-    """One run, in a folder."""
+    """A training run in a folder."""
 
     def __init__(
         self,
@@ -151,43 +151,45 @@ class Run:
         self.log: list[dict[str, Any]] = []
         self._directory, self._play = directory, play or ppo_rollouts.here(directory)
 
-    def train(self, updates: int, save_every: int, tell: Tell, *, resume: bool) -> files.Manifest | None:
-        """Learn up to a number of updates, with a checkpoint after every `save_every`; write the model.
+    def train(self, updates: int, save_every: int, on_step: OnStep, *, resume: bool) -> files.Manifest | None:
+        """Train up to a number of updates, with a checkpoint after every `save_every`; write the model.
 
-        Raises TrainingError when there is something in the way, or nothing to resume. Only the first of several peers
-        writes, and returns a manifest.
+        Only the first of several peers writes files and returns a manifest. Raises TrainingError if `out` already has a
+        checkpoint, or there is nothing to resume.
         """
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
         begun = _beginning(self.config, self._directory)
-        of = self._resumed() if resume else self._fresh(begun)
+        learner = self._resumed() if resume else self._fresh(begun)
         for number in range(len(self.log), updates):
             last = f", {self.log[-1]['allocation']:.1f} %" if self.log else ""
-            tell(f"update {number + 1}{last}")
-            self._step(of, number)
+            on_step(f"update {number + 1}{last}")
+            self._step(learner, number)
             if self.peers.rank == 0 and ((number + 1) % save_every == 0 or number + 1 == updates):
-                self._save(of)
-        return self._write(of, begun, tell) if self.peers.rank == 0 else None
+                self._save(learner)
+        return self._write(learner, begun, on_step) if self.peers.rank == 0 else None
 
-    def _step(self, of: Learner, number: int) -> None:
+    def _step(self, learner: Learner, number: int) -> None:
         config = self.config
-        played = self.peers.gathered(self._play(self.peers.own(_orders(config, number)), nets.arrays_of(of.tensors)))
-        learned_from = ppo_learning.samples(played, config.times, config.learning, _device())
-        told = ppo_learning.update(
-            of, learned_from, number, config.learning, config.temperature, config.seed, self.peers
+        played = self.peers.gather(
+            self._play(self.peers.shard(_orders(config, number)), nets.arrays_of(learner.tensors))
+        )
+        batch = ppo_learning.samples(played, config.times, config.learning, _device())
+        logged = ppo_learning.update(
+            learner, batch, number, config.learning, config.temperature, config.seed, self.peers
         )
         for name in ("allocation", "skips", "failed"):
-            told[name] = float(np.mean([one.told[name] for one in played])) * (100 if name == "allocation" else 1)
-        self.log.append({"update": number + 1, **{name: round(value, 6) for name, value in told.items()}})
+            logged[name] = float(np.mean([one.told[name] for one in played])) * (100 if name == "allocation" else 1)
+        self.log.append({"update": number + 1, **{name: round(value, 6) for name, value in logged.items()}})
 
     def _fresh(self, begun: Attention) -> Learner:
         refuse_to_overwrite(self.out)
         arrays = nets.initial(begun, self.config.net, np.random.default_rng([self.config.seed, 0]))
         return ppo_learning.learner(arrays, self.config.learning, self.config.fixed, _device())
 
-    def _save(self, of: Learner) -> None:
-        arrays: dict[str, Any] = {f"net/{name}": array for name, array in nets.arrays_of(of.tensors).items()}
-        for key, state in of.adam.state_dict()["state"].items():
+    def _save(self, learner: Learner) -> None:
+        arrays: dict[str, Any] = {f"net/{name}": array for name, array in nets.arrays_of(learner.tensors).items()}
+        for key, state in learner.adam.state_dict()["state"].items():
             arrays |= {f"adam/{key}/{name}": tensor.cpu().numpy() for name, tensor in state.items()}
         write_checkpoint(self.out, self.config, arrays, self.log)
         plots.draw_ppo(self.log, self.config.episodes_per_update, self.out / _CURVES)
@@ -199,22 +201,22 @@ class Run:
         except (OSError, KeyError, EOFError, ValueError, zipfile.BadZipFile) as error:
             raise TrainingError(f"{path}: nothing to resume: {error}") from None
         net = {name.removeprefix("net/"): array for name, array in arrays.items() if name.startswith("net/")}
-        of = ppo_learning.learner(net, self.config.learning, self.config.fixed, _device())
-        remembered = of.adam.state_dict()
+        learner = ppo_learning.learner(net, self.config.learning, self.config.fixed, _device())
+        optimiser_state = learner.adam.state_dict()
         for name, array in arrays.items():
             if name.startswith("adam/"):
                 _, key, part = name.split("/")
-                remembered["state"].setdefault(int(key), {})[part] = torch.from_numpy(array)
-        of.adam.load_state_dict(remembered)
-        return of
+                optimiser_state["state"].setdefault(int(key), {})[part] = torch.from_numpy(array)
+        learner.adam.load_state_dict(optimiser_state)
+        return learner
 
-    def _write(self, of: Learner, begun: Attention, tell: Tell) -> files.Manifest:
+    def _write(self, learner: Learner, begun: Attention, on_step: OnStep) -> files.Manifest:
         config = self.config
-        weights = _weights_of(nets.arrays_of(of.tensors), config)
-        known = Tasks(named(self._directory), Foresight(config.foresight_load))
+        weights = _weights_of(nets.arrays_of(learner.tensors), config)
+        tasks = Tasks(source_lookup(self._directory), Foresight(config.foresight_load))
         names, seeds = config.validation or config.train, config.validation_seeds
         start = attention.potential_at(begun.out_bias, begun)
-        evaluation = evaluate(known, names, seeds, lambda task: _allocations(task, weights), tell, start)
+        evaluation = evaluate(tasks, names, seeds, lambda task: _allocations(task, weights), on_step, start)
         training = {
             "mode": "ppo", "updates": len(self.log), "episodes": len(self.log) * config.episodes_per_update,
             "config": msgspec.to_builtins(config),
@@ -223,7 +225,7 @@ class Run:
 
 
 def _orders(config: PpoConfig, number: int) -> list[Order]:
-    """What is played for an update."""
+    """Return the rollouts of an update."""
     num = len(config.forms) * config.scenarios
     keep = -(-config.decisions // num)
     found = []
@@ -241,7 +243,7 @@ def _orders(config: PpoConfig, number: int) -> list[Order]:
 
 
 def _weights_of(arrays: Mapping[str, Floats], config: PpoConfig) -> Potential | Attention:
-    """What is served of the nets' arrays: a potential, unless that depends on what the cluster looks like."""
+    """Return the served weights: a potential, or the actor if the potential depends on the cluster's state."""
     return nets.actor_of(arrays) if config.looks else nets.potential_of(arrays)
 
 
@@ -253,7 +255,7 @@ def _allocations(task: Task, weights: Potential | Attention) -> tuple[float, ...
 
 
 def _beginning(config: PpoConfig, directory: Path | None) -> Attention:
-    """An actor that gives the potential of `start` whatever it sees; it scales what it sees by a first look.
+    """Return an actor with the constant potential of `start`, with features normalised on the first scenarios.
 
     Raises TrainingError.
     """
@@ -274,7 +276,7 @@ def _start(name: str) -> Potential:
 
 
 def _seen(directory: Path | None, order: Order) -> Floats:
-    """(R, F) features of nodes as a cluster fills where the fragments grow least."""
+    """(R, F) features of nodes while a cluster fills with least growth of fragments."""
     episodes = Episodes(ppo_rollouts.drawn(directory, order), order.form, 1)
     episodes.begin(0, np.random.default_rng(order.seed))
     rows = []

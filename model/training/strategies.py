@@ -1,8 +1,7 @@
-"""CMA-ES: a search that learns which steps succeed, by sampling around a mean and keeping the better half.
+"""CMA-ES: N. Hansen, "The CMA Evolution Strategy: A Tutorial" (arXiv:1604.00772), with its default constants.
 
-N. Hansen, "The CMA Evolution Strategy: A Tutorial" (arXiv:1604.00772), with the tutorial's default constants. The
-state is plain arrays, so that it can be written to a file and taken up again: package `cmaes` (533 lines) has the same
-as a pickle without its random state, and other constants, by which no released model could be trained again.
+The state is plain arrays, so that runs can be resumed from a file. Package `cmaes` only offers a pickle without the
+random state, and has other constants, so that released models could not be reproduced.
 """
 
 import math
@@ -14,11 +13,11 @@ from extender.core.clusters import Floats
 
 
 class State(NamedTuple):
-    """Where the search is."""
+    """State of the search."""
 
     generation: int
     mean: Floats
-    """(D,)."""
+    """(D,) mean of the distribution."""
     sigma: float
     covariance: Floats
     """(D, D)."""
@@ -29,18 +28,18 @@ class State(NamedTuple):
 
 
 def begin(mean: Floats, sigma: float) -> State:
-    """A search around a mean, alike in all directions."""
+    """Return the initial state around a mean, isotropic."""
     D = len(mean)  # noqa: N806 - the paper's n
     return State(0, np.asarray(mean, np.float64), sigma, np.eye(D), np.zeros(D), np.zeros(D))
 
 
 def population_size(num_dimensions: int) -> int:
-    """The tutorial's default."""
+    """Return the tutorial's default."""
     return 4 + int(3 * math.log(num_dimensions))
 
 
 def candidates(state: State, num: int, seed: int) -> Floats:
-    """(num, D) samples of this generation: the same for equal states and seeds."""
+    """(num, D) samples of this generation, determined by state and seed."""
     rng = np.random.default_rng([seed, state.generation])
     scale, axes = _eigen(state.covariance)
     sampled: Floats = state.mean + state.sigma * (rng.normal(size=(num, len(state.mean))) * scale) @ axes.T
@@ -48,7 +47,7 @@ def candidates(state: State, num: int, seed: int) -> Floats:
 
 
 def updated(state: State, tried: Floats, success: Floats) -> State:
-    """The state after a generation: `success` (num,) of each candidate tried, higher is better."""
+    """Return the state after a generation; `success` (num,) is the fitness of each candidate, higher is better."""
     num, dims = tried.shape
     order = np.argsort(-success, kind="stable")
     weights = np.log((num + 1) / 2) - np.log(np.arange(1, num // 2 + 1))
@@ -77,6 +76,6 @@ def updated(state: State, tried: Floats, success: Floats) -> State:
 
 
 def _eigen(covariance: Floats) -> tuple[Floats, Floats]:
-    """Standard deviations (D,) along the axes (D, D) of a covariance."""
+    """Return the standard deviations (D,) along the axes (D, D) of a covariance."""
     variance, axes = np.linalg.eigh((covariance + covariance.T) / 2)
     return np.sqrt(np.maximum(variance, 1e-20)), axes

@@ -1,4 +1,4 @@
-"""What is trained on: traces in orders of their own, and how much better than FGD a potential packs them."""
+"""Training tasks: workloads, and a potential's gain over FGD on them."""
 
 import math
 from collections.abc import Callable, Collection
@@ -13,15 +13,14 @@ from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook
 from extender.core.valuenet.potentials import Potential, linear
 from model.simulations import learned, replays
 from model.simulations.baselines import BASELINES
-from model.simulations.learned import Foresight, Telling
+from model.simulations.learned import Foresight, OutlookCache
 from model.workloads.sources import Source
 from model.workloads.workloads import Workload
 
 PUBLISHED_SEEDS: Final = frozenset(range(42, 52))
-"""Those of the published experiments serve final tables only: training and validation refuse them."""
+"""Seeds of the published experiments, held out for final tables: training and validation refuse them."""
 
-# Where a search begins and how far its first steps reach, by feature: FGD's fragment, shadow prices, and a
-# fall below the CPU that the free GPUs will need.
+# Initial weights and step scales by feature: FGD's fragment, shadow prices, and CPU short of the free GPUs' needs.
 _BEGIN_BY_NAME: Final = {
     "fragment": -0.75, "worth": 5.0, "cpu_short_half": 0.6, "cpu_short": 1.0, "cpu_short_more": 0.5, "gpu_wanted": 1.25,
     "compute_worth": 5.0,
@@ -34,47 +33,47 @@ REACH_OTHERS: Final = 0.15
 _QUANTUM: Final = 0.2
 _LOG_QUANTUM_REACH: Final = 0.5
 _LARGEST_STEP: Final = 6.0
-"""Of the logarithm of the quantum, and of what a context adds to a weight, by their reach."""
+"""Bound of the log quantum and of a context's change of a weight, in units of their reach."""
 _BEGIN: Final = np.array([_BEGIN_BY_NAME.get(name, 0.0) for name in FEATURES])
 _REACH: Final = np.array([REACH.get(name, REACH_OTHERS) for name in FEATURES])
 
 
 @dataclass(frozen=True)
 class Task:
-    """One workload, and what FGD makes of it."""
+    """A workload, and FGD's result on it."""
 
     trace: str
     seed: int
     offered: Workload
     outlook: Outlook
     fgd: tuple[float, ...]
-    """Percent allocated at each of LOADS."""
+    """Percent that FGD allocates at each of LOADS."""
 
     def allocations(self, potential: Potential) -> tuple[float, ...]:
-        """Percent allocated at each of LOADS under a potential."""
+        """Return the percent allocated at each of LOADS under a potential."""
         return learned.allocations(self.offered, learned.replay(self.offered, self.outlook, potential).placed)
 
     def gains(self, potential: Potential) -> Floats:
-        """(2,) percentage points more than FGD at each of LOADS."""
+        """(2,) gain over FGD in percentage points at each of LOADS."""
         gained: Floats = np.subtract(self.allocations(potential), self.fgd)
         return gained
 
 
 class SeedError(ValueError):
-    """A seed that must not be trained or validated on."""
+    """A seed that is held out from training and validation."""
 
 
 class Tasks:
-    """Tasks by trace, or kind of mix, and seed; a trace is read, and its outlook priced, once."""
+    """Tasks by trace or mix, and seed; each trace is read and priced once."""
 
     def __init__(self, source_of: Callable[[str], Source], foresight: Foresight) -> None:
         self._source_of, self._foresight = cache(source_of), foresight
-        self._told = Telling()
+        self._told = OutlookCache()
 
     def task(self, trace: str, seed: int) -> Task:
-        """Raises SeedError for a published seed."""
+        """Return a task. Raises SeedError for a published seed."""
         if seed in PUBLISHED_SEEDS:
-            raise SeedError(f"seed {seed} is one of the published experiment's: neither trained nor validated on")
+            raise SeedError(f"seed {seed} is held out: the published experiment uses it")
         offer = self._source_of(trace)(seed)
         offered = offer.arrivals()
         outlook = self._told(offered.nodes, offered.asks, offered.mix, offer.nodes, offer.pods, self._foresight)
@@ -83,12 +82,12 @@ class Tasks:
 
 
 def num_parameters(by_context: bool) -> int:
-    """Weights, and the quantum; the same again for each number of a context that they depend on."""
+    """Return the number of parameters: weights and quantum, and the same for each number of a context."""
     return (len(FEATURES) + 1) * (1 + len(CONTEXT) * by_context)
 
 
 def point_of(potential: Potential, by_context: bool) -> Floats:
-    """The point of the search that a linear potential stands at: the other way round from `potential_at`."""
+    """Return the search point of a linear potential: the inverse of `potential_at`."""
     quantum = math.log(float(potential.quantum[0]) / _QUANTUM) / _LOG_QUANTUM_REACH
     point: Floats = np.append((potential.weights - _BEGIN) / _REACH, quantum)
     if not by_context:
@@ -98,8 +97,8 @@ def point_of(potential: Potential, by_context: bool) -> Floats:
 
 
 def potential_at(point: Floats, without: Collection[str] = ()) -> Potential:
-    """The potential of a point (F + 1,) of the search, or ((1 + K) (F + 1),) where it depends on a context; features
-    `without` have no weight."""
+    """Return the potential at a search point (F + 1,), or ((1 + K) (F + 1),) with a context; features in `without` have
+    weight 0."""
     point, *by_context = point.reshape(-1, len(FEATURES) + 1)
     quantum = _QUANTUM * float(np.exp(_LOG_QUANTUM_REACH * np.clip(point[-1], -_LARGEST_STEP, _LARGEST_STEP)))
     used = np.array([name not in without for name in FEATURES])

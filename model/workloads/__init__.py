@@ -1,1 +1,1 @@
-"""What is offered to a cluster."""
+"""Workloads: nodes, pods and jobs from traces, histories and generators."""

@@ -1,8 +1,8 @@
-"""Jobs that come, run and go: read from a file in the form of Philly's trace, or drawn.
+"""Lists of jobs, read from a file in the format of Philly's trace, or drawn.
 
-The form is that of Sia's artifact: `timestamp, duration, num_gpus, gpu_time, cluster`, seconds and whole GPUs, the
-cluster being a virtual one (a team's part). `.csv.gz` is read as it is; a column `priority` is taken where there is
-one, larger first.
+The format is that of Sia's artifact: `timestamp, duration, num_gpus, gpu_time, cluster`, in seconds and whole GPUs;
+`cluster` is a virtual cluster (a team's part). `.csv.gz` can be read as well. An optional column `priority` orders
+jobs, larger first.
 """
 
 import gzip
@@ -23,12 +23,12 @@ GPUS_PER_NODE: Final = 8
 
 @dataclass(frozen=True)
 class JobList:
-    """J jobs by time of submission."""
+    """J jobs by submission time."""
 
     submitted_s: Floats
     """(J,) since the first submission."""
     duration_s: Floats
-    """(J,) on the GPUs asked."""
+    """(J,) duration on the requested GPUs."""
     num_gpus: Longs
     """(J,) 1 or more."""
     cluster: tuple[str, ...]
@@ -38,22 +38,22 @@ class JobList:
 
     @property
     def gpu_s(self) -> Floats:
-        """(J,) work of each job."""
+        """(J,) GPU-seconds of each job."""
         return self.duration_s * self.num_gpus
 
     @property
     def span_s(self) -> float:
-        """From the first to the last submission."""
+        """Time from the first to the last submission."""
         return float(self.submitted_s[-1] - self.submitted_s[0])
 
     def select(self, kept: Mask) -> "JobList":
-        """A selection of jobs."""
+        """Return the selected jobs."""
         cluster = tuple(name for name, keep in zip(self.cluster, kept, strict=True) if keep)
         return JobList(self.submitted_s[kept], self.duration_s[kept], self.num_gpus[kept], cluster, self.priority[kept])
 
 
 def read_jobs(path: Path) -> JobList:
-    """The jobs of a file. Raises TraceError with line and column."""
+    """Read the jobs of a file. Raises TraceError with line and column."""
     rows: list[tuple[float, float, int, str, int]] = []
     try:
         for row in read_table(path, ("timestamp", "duration", "num_gpus", "cluster"), _open_text):
@@ -75,11 +75,11 @@ def read_jobs(path: Path) -> JobList:
 
 
 def drawn_jobs(num_jobs: int, seed: int) -> JobList:
-    """Jobs of documented distributions, for those who have no trace.
+    """Draw jobs from fixed distributions.
 
-    Arrivals are Poisson with a day's swing of the rate (1 + 0.5 sin); GPUs are 1, 2, 4, 8, 16, 32 with probabilities
+    Arrivals are Poisson with a daily cycle of the rate (1 + 0.5 sin); GPUs are 1, 2, 4, 8, 16, 32 with probabilities
     0.7, 0.1, 0.08, 0.08, 0.03, 0.01; durations are log-normal, median 15 minutes, sigma 1.8, times the square root of
-    the GPUs, between 10 s and 30 days; each of 10 virtual clusters has its own factor (log-normal, sigma 0.7) on them.
+    the GPUs, between 10 s and 30 days; each of 10 virtual clusters has a factor on durations (log-normal, sigma 0.7).
     """
     rng = np.random.default_rng(seed)
     day_s = 86400.0
@@ -100,9 +100,9 @@ def drawn_jobs(num_jobs: int, seed: int) -> JobList:
 
 
 def nodes_for_load(jobs: JobList, load: float) -> int:
-    """Nodes of GPUS_PER_NODE on which the jobs are so much of the capacity over the span of their submissions."""
+    """Return the number of nodes of GPUS_PER_NODE on which the jobs have the given load over their submission span."""
     if jobs.span_s <= 0:
-        raise TraceError("all jobs are submitted at once, so the load is undefined; give the number of GPUs")
+        raise TraceError("the load is undefined, because all jobs are submitted at once; give the number of GPUs")
     return max(math.ceil(float(jobs.gpu_s.sum()) / (load * jobs.span_s * GPUS_PER_NODE)), 1)
 
 
@@ -116,7 +116,7 @@ def _sorted_jobs(rows: list[tuple[float, float, int, str, int]]) -> JobList:
 
 
 def _time(cell: Cell) -> float:
-    """Seconds: a number, or a date and time, in UTC where it does not say."""
+    """Return seconds from a number, or a date and time (UTC by default)."""
     try:
         when = datetime.fromisoformat(cell.text)
     except ValueError:

@@ -1,10 +1,10 @@
-"""GPUs cut into MIG partitions on demand, published as NVIDIA's DRA driver publishes them.
+"""Devices of GPUs with dynamic MIG, as NVIDIA's DRA driver publishes them.
 
-A GPU has 8 memory slices; a partition takes some that follow each other, from certain places on. What else it takes of
-its GPU are counters that all partitions share. Read in kubernetes-sigs/dra-driver-nvidia-gpu 9593204
+A GPU has 8 memory slices; a partition takes consecutive ones, from certain start positions. Everything else is counted
+by counters shared by all partitions of a GPU. Source: kubernetes-sigs/dra-driver-nvidia-gpu 9593204
 (`cmd/gpu-kubelet-plugin/partitions.go`, `mig.go`, `driver.go`: with `DynamicMIG`, Kubernetes 1.35 and newer). Profiles
-and places: NVIDIA's MIG user guide ("Supported MIG profiles"; `nvidia-smi mig -lgip`, `-lgipp`); sizes of A100:
-go-nvml's mock (`pkg/nvml/mock/gpus/a100.go`), but for the decoder of 1g.10gb of 80 GB: the guide has none.
+and positions: NVIDIA's MIG user guide ("Supported MIG profiles"; `nvidia-smi mig -lgip`, `-lgipp`). Sizes of A100:
+go-nvml's mock (`pkg/nvml/mock/gpus/a100.go`), except the decoder of 1g.10gb on 80 GB, which the guide doesn't have.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _CUDA_VERSION: Final = "13.0.0"
 
 
 class Engines(NamedTuple):
-    """What of a GPU's engines a profile has."""
+    """Engines of a profile."""
 
     multiprocessors: int
     copy: int
@@ -34,15 +34,15 @@ class Engines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A size of partition, as NVIDIA names it."""
+    """A MIG profile."""
 
     name: str
     number: int
-    """Of the profile, as `nvidia-smi mig -cgi` takes it."""
+    """Profile id, as in `nvidia-smi mig -cgi`."""
     compute: int
     """Compute slices, of 7."""
     starts: tuple[int, ...]
-    """Memory slices at which it may begin."""
+    """Memory slices at which a partition may start."""
     size: int
     """Memory slices, of 8."""
     memory_mib: int
@@ -50,12 +50,12 @@ class Profile:
 
     @property
     def share(self) -> float:
-        """The part of a GPU that it has, of compute or of memory, whichever is more."""
+        """Fraction of a GPU: the larger of compute and memory."""
         return max(self.compute / 7, self.size / _MEMORY_SLICES)
 
     @property
     def capacity(self) -> dict[str, Amount]:
-        """By the driver's names."""
+        """Capacity by the driver's names."""
         multiprocessors, copy, decoders, jpeg, ofa = self.engines
         return {
             **{"multiprocessors": multiprocessors, "copyEngines": copy, "decoders": decoders, "encoders": 0},
@@ -65,18 +65,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """A model of GPU and its profiles."""
+    """A GPU model and its profiles."""
 
     name: str
     product: str
     profiles: tuple[Profile, ...]
     whole: bool = True
-    """Whether the GPU itself is published beside its partitions. Ampere's is not while it is in MIG mode, which it
-    can't leave without a reset."""
+    """Whether the driver also publishes the whole GPU. It doesn't for Ampere, which can't leave MIG mode without a
+    reset."""
 
     @property
     def all_of_it(self) -> Profile:
-        """The profile that has all memory slices."""
+        """The profile with all memory slices."""
         return self.profiles[-1]
 
 
@@ -84,7 +84,7 @@ _EVERYWHERE: Final = tuple(range(7))
 
 
 def _profiles(unit: int, sizes: tuple[tuple[int, Engines], ...]) -> tuple[Profile, ...]:
-    """The seven profiles of a GPU with `unit` GB in a memory slice: MiB and engines of each."""
+    """Return the seven profiles of a GPU with `unit` GB per memory slice; `sizes` are MiB and engines of each."""
     shapes: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = (
         (f"1g.{unit}gb", 19, 1, _EVERYWHERE, 1),
         (f"1g.{unit}gb+me", 20, 1, _EVERYWHERE, 1),
@@ -129,7 +129,7 @@ GPUS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A device of a GPU: the GPU itself, or a partition at a place."""
+    """A published device: the whole GPU, or a partition at a start position."""
 
     name: str
     gpu: int
@@ -139,7 +139,7 @@ class _Published:
 
     @property
     def consumes(self) -> dict[str, Amount]:
-        """What it takes of its GPU's counters, by name."""
+        """Consumption of its GPU's counters, by name."""
         profile = self.profile or self.kind.all_of_it
         counters = {_COUNTERS[name]: amount for name, amount in profile.capacity.items()}
         return counters | {f"memory-slice-{self.start + place}": 1 for place in range(profile.size)}
@@ -149,9 +149,9 @@ class _Published:
         return (self.profile or self.kind.all_of_it).capacity
 
     def attributes(self, node: str) -> dict[str, Value]:
-        """By name, without the driver's domain."""
+        """Return its attributes by name, without the driver's domain."""
         uuid = f"GPU-{node}-{self.gpu}"
-        architecture, capability = next(found for model, found in _ARCHITECTURES.items() if model in self.kind.product)
+        architecture, capability = next(entry for model, entry in _ARCHITECTURES.items() if model in self.kind.product)
         own: dict[str, Value] = (
             {"type": "mig", "parentUUID": uuid, "profile": self.profile.name}
             if self.profile
@@ -172,7 +172,7 @@ _COUNTERS: Final = {
 
 
 def _published(kind: GpuKind, gpu: int) -> list[_Published]:
-    """The devices of one GPU in the driver's order: by name, in which kube-scheduler looks at them."""
+    """Return the devices of one GPU by name: the order in which kube-scheduler tries them."""
     found = [_Published(f"gpu-{gpu}", gpu, kind)] if kind.whole else []
     for profile in kind.profiles:
         label = profile.name.replace(".", "").replace("+", "-")
@@ -184,7 +184,7 @@ def _published(kind: GpuKind, gpu: int) -> list[_Published]:
 
 
 def resource_slices(kind: GpuKind, num_gpus: int, node: str) -> list[dict[str, Any]]:
-    """The ResourceSlices of a node: first that of the counters, then one for each GPU."""
+    """Return the ResourceSlices of a node: first the counters', then one for each GPU."""
     sets = [{"name": _set_of(gpu), "counters": _values(_all_of(kind))} for gpu in range(num_gpus)]
     specs: list[dict[str, Any]] = [{"sharedCounters": sets}]
     specs += [{"devices": [_device(device, node) for device in _published(kind, gpu)]} for gpu in range(num_gpus)]
@@ -200,7 +200,7 @@ def resource_slices(kind: GpuKind, num_gpus: int, node: str) -> list[dict[str, A
 
 
 def inventory(kind: GpuKind, num_gpus: int, node: str = "node") -> Inventory:
-    """The same as the service reads it, without the slices' detour."""
+    """Return the inventory that the service reads from `resource_slices`."""
     names = sorted(_all_of(kind))
     sets = sorted(range(num_gpus), key=_set_of)
     index_of = {(gpu, name): index for index, (gpu, name) in enumerate((gpu, name) for gpu in sets for name in names)}
@@ -214,7 +214,7 @@ def inventory(kind: GpuKind, num_gpus: int, node: str = "node") -> Inventory:
 
 
 def _all_of(kind: GpuKind) -> dict[str, Amount]:
-    """The counters of one GPU."""
+    """Return the counters of one GPU."""
     return _Published("", 0, kind).consumes
 
 

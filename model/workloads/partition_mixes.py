@@ -1,7 +1,7 @@
-"""Requests for MIG partitions, drawn from mixes of profiles by seed: in a row, or with times and departures.
+"""Requests for MIG partitions, drawn from mixes of profiles by seed, without or with departures.
 
-The kinds of mix are those that papers on packing of partitions compare (uniform, small, large, both ends; such as
-M. Zambianco et al., arXiv:2511.18906); the weights are our own. `drawn` is another mix for each seed.
+The mixes are those of papers on packing partitions (uniform, small, large, both ends; such as M. Zambianco et al.,
+arXiv:2511.18906); the weights are our own. `drawn` is a different mix for each seed.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from extender.core.clusters import Floats, Longs
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk, Selector
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec, Selector
 from extender.core.dra.devices import Device
 from model.workloads.nvidia import DRIVER, GpuKind, Profile
 
@@ -23,31 +23,31 @@ _MIXES: Final[dict[str, tuple[float, ...]]] = {
     "inference": (7, 1, 3, 5, 3, 1, 0),
     "training": (0, 0, 1, 3, 6, 3, 7),
 }
-"""Weights of the profiles in the order of `GpuKind.profiles`, by requests."""
+"""Weights of the profiles in the order of `GpuKind.profiles`, by number of requests."""
 _DRAWN: Final = "drawn"
-"""A mix of its own for each seed: Dirichlet, so that a few profiles are most of it."""
+"""Name of the mix that is drawn for each seed from a Dirichlet distribution, so that a few profiles dominate."""
 _CONCENTRATION: Final = (0.7, 0.05, 0.7, 0.7, 0.7, 0.7, 0.7)
-"""Of media extensions there is one on each GPU: few ask for them."""
+"""Dirichlet concentration. The profile with media extensions is rare: each GPU has one."""
 _SIGMA: Final = 1.0
-"""Of the logarithm of durations: most are short, most of the time is long ones'."""
+"""Standard deviation of log durations: most requests are short, and long ones dominate the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests in the order in which they come."""
+    """Requests in order of arrival."""
 
     profiles: Longs
     """(P,) index in `GpuKind.profiles`."""
     share: Floats
-    """(P,) the part of a GPU that each asks for."""
+    """(P,) fraction of a GPU that each requests."""
     arrived: Floats
-    """(P,) when each comes, in mean durations."""
+    """(P,) arrival time, in mean durations."""
     duration: Floats
-    """(P,) how long it stays, 1 on average; infinite for those that stay."""
+    """(P,) duration, 1 on average; inf without departures."""
 
     @property
     def most_at_once(self) -> float:
-        """GPUs that those ask for who are there at once, at their most."""
+        """Peak of the GPUs requested at once."""
         leaving = np.isfinite(self.duration)
         times = np.concatenate([self.arrived, (self.arrived + self.duration)[leaving]])
         asked = np.concatenate([self.share, -self.share[leaving]])
@@ -55,23 +55,23 @@ class Requests:
 
 
 def names() -> tuple[str, ...]:
-    """All mixes."""
+    """Return the names of all mixes."""
     return (*_MIXES, _DRAWN)
 
 
 def _weights_of(mix: str, seed: int) -> Floats:
-    """(K,) probabilities of the profiles. Raises ValueError."""
+    """Return the (K,) probabilities of the profiles. Raises ValueError."""
     if mix == _DRAWN:
         return np.random.default_rng([seed, len(_MIXES)]).dirichlet(_CONCENTRATION)
     if mix not in _MIXES:
-        raise ValueError(f"unknown mix {mix!r}: one of {', '.join(names())}")
+        raise ValueError(f"unknown mix {mix!r}: choose from {', '.join(names())}")
     weights = np.array(_MIXES[mix], float)
     drawn: Floats = weights / weights.sum()
     return drawn
 
 
 def staying(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int) -> Requests:
-    """Requests that stay, until they have asked for `load` times the GPUs."""
+    """Draw requests without departures, up to `load` times the GPUs."""
     rng, weights = np.random.default_rng([seed, 0, *kind.name.encode()]), _weights_of(mix, seed)
     share_of = np.array([profile.share for profile in kind.profiles])
     most = int(np.ceil(load * num_gpus / share_of.min())) + 1
@@ -83,7 +83,7 @@ def staying(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int) -> R
 
 
 def leaving(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int, num: int) -> Requests:
-    """`num` requests that come independently of each other and leave, at so much work for each GPU."""
+    """Draw `num` Poisson arrivals with departures, at `load` work per GPU."""
     rng, weights = np.random.default_rng([seed, 1, *kind.name.encode()]), _weights_of(mix, seed)
     share_of = np.array([profile.share for profile in kind.profiles])
     profiles = rng.choice(len(weights), num, p=weights)
@@ -96,14 +96,14 @@ def leaving(kind: GpuKind, mix: str, num_gpus: int, load: float, seed: int, num:
     )
 
 
-def ask_for(profile: Profile) -> DevicesAsked:
-    """One claim for a partition, as one asks the driver for it."""
+def ask_for(profile: Profile) -> DeviceClaims:
+    """Return the request of one ResourceClaim for a partition."""
     attributes = f"device.attributes['{DRIVER}']"
     selectors = (
         _equals(f"device.driver == '{DRIVER}' && {attributes}.type == 'mig'", "type", "mig"),
         _equals(f"{attributes}.profile == '{profile.name}'", "profile", profile.name),
     )
-    return DevicesAsked((ClaimAsk((RequestAsk("partition", (DeviceAsk("partition", selectors),)),)),))
+    return DeviceClaims((ClaimSpec((RequestSpec("partition", (DeviceSpec("partition", selectors),)),)),))
 
 
 def _equals(expression: str, name: str, value: str) -> Selector:

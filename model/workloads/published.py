@@ -1,7 +1,7 @@
-"""Public traces, fetched from the repositories that publish them, each file with the checksum of what was tried.
+"""Downloads of public traces from the repositories that publish them, verified by checksum.
 
-A file is complete or not there: it is written under another name, checked, and renamed. What is there already and has
-its checksum is not fetched again, so a second run goes on where a first was cut off.
+Files appear only when complete: each is written under another name, checked, and renamed. Existing files with the
+right checksum are not fetched again, so that an interrupted run can be continued.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ _CHUNK: Final = 1 << 16
 PHILLY: Final = "philly.csv"
 PHILLY_PART: Final = "philly_2017-09_10.csv"
 _PART: Final = (b"timestamp,", b"2017-09-", b"2017-10-")
-"""How the lines begin that are kept: the months of which Kerf's figures are; one line of the file has no time."""
+"""Prefixes of the lines that are kept: heading, and the months behind Kerf's figures. One line has no time."""
 
 
 class FetchError(Exception):
-    """A file that can't be had, or is not the one that was tried: names it, and what to do."""
+    """A file that can't be fetched or has a wrong checksum; the message names it and a remedy."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class TraceFile:
 
     name: str
     base: str
-    """Where it is published, without its name."""
+    """URL of its folder."""
     num_bytes: int
     sha256: str
 
 
 @dataclass(frozen=True)
 class PublishedTrace:
-    """Files that belong together, in a folder of that name."""
+    """Files of one trace."""
 
     files: tuple[TraceFile, ...]
     licence: str
-    """And whose it is."""
+    """Owner, and licence or where to find it."""
 
 
 def _openb(name: str, num_bytes: int, sha256: str) -> TraceFile:
@@ -76,22 +76,24 @@ TRACES: Final = {
     ),
     "philly": PublishedTrace(
         (TraceFile(PHILLY, _PHILLY, 3444496, "ebffb3dd1589bdf4e7bcd74496201c5ded1d557d498ee14f560463f37ec353da"),),
-        "Microsoft, CC-BY-4.0: see github.com/msr-fiddle/philly-traces; in the form of petuum/adaptdl",
+        "Microsoft, CC-BY-4.0: see github.com/msr-fiddle/philly-traces; in the format of petuum/adaptdl",
     ),
 }
 
 
-def fetch(name: str, trace: PublishedTrace, out: Path, source: str | None, tell: Callable[[str], None]) -> list[Path]:
-    """Fetch the files of a trace into `out/name`, from a mirror (a folder, or an address) where there is one.
+def fetch(
+    name: str, trace: PublishedTrace, out: Path, source: str | None, on_step: Callable[[str], None]
+) -> list[Path]:
+    """Fetch the files of a trace into `out/name`, from the mirror `source` (a folder or a URL) if given.
 
-    Returns their paths. Raises FetchError, OSError, and ValueError where the mirror is neither.
+    Returns their paths. Raises FetchError, OSError, and ValueError if the mirror is neither.
     """
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     found: list[Path] = []
     for file in trace.files:
         path = folder / file.name
-        tell(file.name)
+        on_step(file.name)
         if not (path.is_file() and path.stat().st_size == file.num_bytes and _sum_of(path) == file.sha256):
             _write(path, _checked(_chunks(file, source), file))
         found.append(path)
@@ -108,7 +110,7 @@ def _sum_of(path: Path) -> str:
 
 
 def _write(path: Path, chunks: Iterator[bytes]) -> None:
-    """All of a file or nothing."""
+    """Write a file atomically."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as written:
         partial = Path(written.name)
         try:
@@ -123,7 +125,7 @@ def _write(path: Path, chunks: Iterator[bytes]) -> None:
 
 
 def _checked(chunks: Iterator[bytes], file: TraceFile) -> Iterator[bytes]:
-    """The same; raises FetchError at once where there is too much, and at the end where it is something else."""
+    """Pass chunks through. Raises FetchError as soon as there are too many bytes, and at the end on a mismatch."""
     digest, num_bytes = hashlib.sha256(), 0
     for chunk in chunks:
         digest.update(chunk)
@@ -133,30 +135,30 @@ def _checked(chunks: Iterator[bytes], file: TraceFile) -> Iterator[bytes]:
         yield chunk
     if num_bytes != file.num_bytes or digest.hexdigest() != file.sha256:
         raise FetchError(
-            f"{file.name}: not the file that was published (SHA-256 {file.sha256}, {file.num_bytes} bytes; "
-            f"this one has {'more' if num_bytes > file.num_bytes else f'{num_bytes} and {digest.hexdigest()}'})"
+            f"{file.name}: not the published file (SHA-256 {file.sha256}, {file.num_bytes} bytes; "
+            f"got {'more bytes' if num_bytes > file.num_bytes else f'{digest.hexdigest()}, {num_bytes} bytes'})"
         )
 
 
 def _chunks(file: TraceFile, source: str | None) -> Iterator[bytes]:
-    """A file's bytes from where it is published, or from a mirror. Raises FetchError, ValueError."""
+    """Yield a file's bytes from its publisher or a mirror. Raises FetchError, ValueError."""
     base = file.base if source is None else source
     scheme = urlsplit(base).scheme
     if scheme not in ("http", "https"):
         if "://" in base:
-            raise ValueError(f"--from {base}: write a folder, or an address with http:// or https://")
+            raise ValueError(f"--from {base}: write a folder, or a URL with http:// or https://")
         yield from _of_folder(Path(base), file.name)
         return
-    address = f"{base.rstrip('/')}/{PurePosixPath(file.name)}"
+    url = f"{base.rstrip('/')}/{PurePosixPath(file.name)}"
     try:
-        with requests.get(address, timeout=_TIMEOUT_S, stream=True) as answer:
-            if answer.status_code != requests.codes.ok:
-                raise FetchError(f"{address}: status {answer.status_code}")
-            yield from answer.iter_content(_CHUNK)
+        with requests.get(url, timeout=_TIMEOUT_S, stream=True) as response:
+            if response.status_code != requests.codes.ok:
+                raise FetchError(f"{url}: status {response.status_code}")
+            yield from response.iter_content(_CHUNK)
     except requests.RequestException as error:
         raise FetchError(
-            f"{address}: can't be fetched ({type(error).__name__}). Without access to it, copy the file from where "
-            "there is, and name its folder or a mirror with --from; kerf simulate demo needs no file"
+            f"{url}: can't be fetched ({type(error).__name__}). Without access to it, copy the file from a machine "
+            "that has access, and name its folder or a mirror with --from; kerf simulate demo needs no file"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Clusters of other shapes than a trace's own: parts of its nodes, and its nodes with less CPU."""
+"""Variants of a trace's cluster: subsets of its nodes, and nodes with less CPU."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,15 +10,15 @@ from extender.core.clusters import Longs
 from model.workloads.traces import NodeList
 
 _LARGE_GPUS: Final = 8
-"""GPUs of a large node, or more."""
+"""Least GPUs of a large node."""
 _LEAN_FRAC: Final = 0.75
-"""Of its CPU that a node of a lean cluster has."""
+"""Fraction of the CPU that nodes of a lean cluster keep."""
 WHOLE: Final = "all"
-"""The cluster as it is."""
+"""The unchanged cluster."""
 
 
 def shaped(node_list: NodeList, shape: str) -> NodeList:
-    """A cluster in one of SHAPES. Raises ValueError that lists them, and when no GPUs are left."""
+    """Return a cluster in one of SHAPES. Raises ValueError for unknown names, and if no GPUs are left."""
     if shape not in _SHAPES:
         raise ValueError(f"no shape of nodes {shape!r}; there are {', '.join(_SHAPES)}")
     found = _SHAPES[shape](node_list)
@@ -28,7 +28,7 @@ def shaped(node_list: NodeList, shape: str) -> NodeList:
 
 
 def chosen(node_list: NodeList, rows: Longs) -> NodeList:
-    """Nodes by their rows."""
+    """Return the nodes of the rows."""
     return NodeList(
         tuple(node_list.names[i] for i in rows),
         node_list.cpu_milli[rows],
@@ -39,7 +39,7 @@ def chosen(node_list: NodeList, rows: Longs) -> NodeList:
 
 
 def _quarter_of(node_list: NodeList, *, large: bool) -> NodeList:
-    """All nodes, but of the large ones, or of the others, every fourth."""
+    """Return the nodes with only every fourth of the large ones, or of the others."""
     thinned = (node_list.num_gpus >= _LARGE_GPUS) == large
     every_fourth = np.cumsum(thinned) % 4 == 1
     return chosen(node_list, np.flatnonzero(~thinned | every_fourth))

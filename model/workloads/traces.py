@@ -1,7 +1,7 @@
-"""Traces: files in the layout of Alibaba's `cluster-trace-gpu-v2023` ("openb"), checked value by value.
+"""Traces: files in the layout of Alibaba's `cluster-trace-gpu-v2023` ("openb"), with all values validated.
 
-`openb_node_list_gpu_node.csv` and `openb_pod_list_<trace>.csv` as published; `arrivals_<trace>.npz`, where there is
-one, holds the order in which an experiment offers the pods (`model.workloads.workloads`).
+`openb_node_list_gpu_node.csv` and `openb_pod_list_<trace>.csv` as published; the optional `arrivals_<trace>.npz`
+holds an experiment's order of arrival (`model.workloads.workloads`).
 """
 
 import csv
@@ -23,13 +23,13 @@ _POD_COLUMNS: Final = (
     *("creation_time", "deletion_time", "scheduled_time"),
 )
 MAX_GPUS: Final = 62
-"""GPUs of a node are bits of a number."""
+"""A node's GPUs are bits of a 64-bit integer."""
 _LARGEST: Final = 2**40
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 class TraceError(ValueError):
-    """A file that can't be used: names file, line, column and what would be right."""
+    """An invalid file; the message names file, line, column and the expected value."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NodeList:
     memory_mib: Longs
     num_gpus: Longs
     models: tuple[str, ...]
-    """(N,) "" for a node without GPUs."""
+    """(N,) GPU model, "" without GPUs."""
 
     @property
     def gpu_milli(self) -> int:
@@ -58,21 +58,21 @@ class PodList:
     memory_mib: Longs
     num_gpus: Longs
     gpu_milli: Longs
-    """(P,) of each GPU: 1..999 for a share of one GPU, 1000 for whole ones, 0 without GPUs."""
+    """(P,) milli of each GPU: 1..999 for a share of one GPU, 1000 for whole GPUs, 0 without GPUs."""
     gpu_spec: tuple[str, ...]
-    """(P,) models allowed, as "A|B"; "" for any."""
+    """(P,) allowed models, as "A|B"; "" for any."""
     submitted_s: npt.NDArray[np.float64] | None
-    """(P,) creation time; None where the file has no times."""
+    """(P,) creation time; None if the file has no times."""
     duration_s: npt.NDArray[np.float64] | None
-    """(P,) from scheduling (creation, for a pod that never was scheduled) to deletion."""
+    """(P,) time from scheduling (from creation if never scheduled) to deletion."""
 
     @property
     def asked_milli(self) -> Longs:
-        """(P,) GPU milli that each pod asks for in all."""
+        """(P,) GPU milli that each pod requests in total."""
         return self.num_gpus * self.gpu_milli
 
     def at(self, rows: Longs) -> "PodList":
-        """The pods of some rows, in that order."""
+        """Return the pods of the rows, in that order."""
         return PodList(
             names=tuple(self.names[row] for row in rows.tolist()),
             cpu_milli=self.cpu_milli[rows],
@@ -86,7 +86,7 @@ class PodList:
 
     @staticmethod
     def joined(lists: "Sequence[PodList]") -> "PodList":
-        """The pods of all lists, one after the other. Raises ValueError where one has no times."""
+        """Concatenate lists of pods. Raises ValueError if one has no times."""
 
         def column(name: str) -> Any:
             return np.concatenate([getattr(pods, name) for pods in lists])
@@ -108,7 +108,7 @@ class PodList:
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a file, with its place."""
+    """One value of a file, with its position."""
 
     path: Path
     line: int
@@ -116,12 +116,12 @@ class Cell:
     text: str
 
     def fault(self, right: str) -> TraceError:
-        """What is wrong here."""
+        """Return the error that this value is not as expected."""
         shown = self.text if len(self.text) <= 60 else self.text[:57] + "..."
         return TraceError(f'{self.path}: line {self.line}, column {self.column}: "{shown}" is not {right}')
 
     def whole(self, smallest: int = 0, largest: int = _LARGEST) -> int:
-        """A whole number in a range."""
+        """Parse a whole number in a range."""
         digits = self.text.removeprefix("-")
         if not (digits.isascii() and digits.isdecimal() and len(digits) <= 15):
             raise self.fault("a whole number")
@@ -131,7 +131,7 @@ class Cell:
         return value
 
     def number(self) -> float:
-        """A finite number, 0 or more."""
+        """Parse a finite number of 0 or more."""
         try:
             value = float(self.text)
         except ValueError:
@@ -145,13 +145,13 @@ Row = Mapping[str, Cell]
 
 
 def read_table(path: Path, required: tuple[str, ...], open_text: Callable[[Path], Any] | None = None) -> Iterator[Row]:
-    """Rows of a CSV file with a heading. Raises TraceError when it can't be read or lacks a column."""
+    """Yield the rows of a CSV file with a heading. Raises TraceError if it can't be read or lacks a column."""
     try:
         with open_text(path) if open_text else path.open(encoding="utf-8", newline="") as file:
             reader = csv.reader(file)
             heading = next(reader, None)
             if heading is None:
-                raise TraceError(f"{path}: line 1: empty; its first line names the columns {', '.join(required)}")
+                raise TraceError(f"{path}: line 1: empty; the first line must name the columns {', '.join(required)}")
             missing = [name for name in required if name not in heading]
             if missing:
                 raise TraceError(f"{path}: line 1: no column {', '.join(missing)}; there are {', '.join(heading)}")
@@ -173,16 +173,16 @@ def read_table(path: Path, required: tuple[str, ...], open_text: Callable[[Path]
 
 
 def read_nodes(directory: Path) -> NodeList:
-    """The nodes of a folder of traces."""
+    """Read the nodes of a folder of traces."""
     path = directory / NODE_LIST
     rows: dict[str, tuple[int, int, int, str]] = {}
     for row in read_table(path, _NODE_COLUMNS):
         name = row["sn"].text
         if not name or name in rows:
-            raise row["sn"].fault("a name of its own")
+            raise row["sn"].fault("a unique name")
         num_gpus = row["gpu"].whole(largest=MAX_GPUS)
         if num_gpus and not row["model"].text:
-            raise row["model"].fault("a GPU model, and this node has GPUs")
+            raise row["model"].fault("a GPU model, but this node has GPUs")
         model = row["model"].text if num_gpus else ""
         rows[name] = (row["cpu_milli"].whole(1), row["memory_mib"].whole(1), num_gpus, model)
     if not rows:
@@ -193,13 +193,13 @@ def read_nodes(directory: Path) -> NodeList:
 
 
 def read_pods(directory: Path, trace: str) -> PodList:
-    """The pods of a trace."""
+    """Read the pods of a trace."""
     path = pods_path(directory, _checked_trace(directory, trace))
     rows: dict[str, tuple[int, int, int, int, str, float | None, float | None]] = {}
     for row in read_table(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         name = row["name"].text
         if not name or name in rows:
-            raise row["name"].fault("a name of its own")
+            raise row["name"].fault("a unique name")
         num_gpus = row["num_gpu"].whole(largest=MAX_GPUS)
         milli = _gpu_milli(row, num_gpus)
         submitted, duration = _times(row)
@@ -220,7 +220,7 @@ def read_pods(directory: Path, trace: str) -> PodList:
 
 
 def write_trace(directory: Path, trace: str, nodes: NodeList, pods: PodList) -> None:
-    """Write nodes and pods, which have times, as they are read; what is there is written over."""
+    """Write nodes and pods with times in the format of a trace; existing files are overwritten."""
     directory.mkdir(parents=True, exist_ok=True)
     submitted, duration = pods.submitted_s, pods.duration_s
     if submitted is None or duration is None:
@@ -246,22 +246,22 @@ def write_trace(directory: Path, trace: str, nodes: NodeList, pods: PodList) -> 
 
 
 def pods_path(directory: Path, trace: str) -> Path:
-    """The file of a trace's pods."""
+    """Return the path of a trace's pods."""
     return directory / f"openb_pod_list_{trace}.csv"
 
 
 def _checked_trace(directory: Path, trace: str) -> str:
-    """The name of a trace that is there. Raises TraceError that lists those that are."""
-    known = _trace_names(directory)
-    if not _NAME.fullmatch(trace) or trace not in known:
+    """Return `trace` if it exists. Raises TraceError with the names of existing traces."""
+    names = _trace_names(directory)
+    if not _NAME.fullmatch(trace) or trace not in names:
         raise TraceError(
-            f"{directory}: no trace {trace!r} (openb_pod_list_{trace}.csv); there are {', '.join(known) or 'none'}"
+            f"{directory}: no trace {trace!r} (openb_pod_list_{trace}.csv); there are {', '.join(names) or 'none'}"
         )
     return trace
 
 
 def _trace_names(directory: Path) -> list[str]:
-    """Traces of a folder, sorted."""
+    """Return the sorted names of a folder's traces."""
     found = directory.glob("openb_pod_list_*.csv") if directory.is_dir() else ()
     return sorted(path.stem.removeprefix("openb_pod_list_") for path in found)
 
@@ -271,12 +271,12 @@ def _gpu_milli(row: Row, num_gpus: int) -> int:
         return 0
     milli = row["gpu_milli"].whole(1, WHOLE_MILLI)
     if num_gpus > 1 and milli != WHOLE_MILLI:
-        raise row["gpu_milli"].fault(f"{WHOLE_MILLI}, and only a pod of one GPU can ask for a share")
+        raise row["gpu_milli"].fault(f"{WHOLE_MILLI}; only a pod with one GPU can request a share")
     return milli
 
 
 def _times(row: Row) -> tuple[float | None, float | None]:
-    """When a pod was submitted, and how long it ran; None where the file does not say."""
+    """Return a pod's submission time and duration; None if the file has no times."""
     if "creation_time" not in row or "deletion_time" not in row:
         return None, None
     submitted, deleted = row["creation_time"].number(), row["deletion_time"].number()

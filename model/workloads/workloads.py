@@ -1,7 +1,7 @@
-"""Workloads: what is offered to a cluster, as arrays that the rules of `extender.core` take.
+"""Workloads as arrays for the rules of `extender.core`.
 
-The order of a published experiment is read from its file; for traces without one an order is made the same way:
-the pods shuffled, then clones of random ones until a share of the GPU capacity has arrived.
+The order of arrival of a published experiment is read from its file; otherwise it is generated in the same way: the
+pods are shuffled, then random ones are cloned until a multiple of the GPU capacity has arrived.
 """
 
 import zipfile
@@ -14,28 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Longs
-from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Asks, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, MAX_MODELS, Mix, Nodes, PodClasses, TypicalPod, mix_of
 from model.workloads.traces import NodeList, PodList, TraceError
 
 ARRIVED_FRAC: Final = 1.3
-"""GPU milli that arrive, by capacity."""
+"""GPU milli that arrive, relative to capacity."""
 _TYPICAL_FRAC: Final = 0.95
-"""Part of the pods that the typical ones stand for (the published experiments' `PodPopularityThreshold`)."""
+"""Fraction of the pods that the typical ones cover (the published experiments' `PodPopularityThreshold`)."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """P arrivals on N nodes; nodes are in the order of their tie-break."""
+    """P arrivals on N nodes; nodes are in tie-break order."""
 
     node_names: tuple[str, ...]
     nodes: Nodes
-    """Empty: copied before placing."""
+    """Empty nodes; copied before placing."""
     model_names: tuple[str, ...]
-    """(M,) of the models that `nodes.model` counts."""
-    asks: Asks
-    """C classes."""
+    """(M,) names of the models that `nodes.model` indexes."""
+    asks: PodClasses
+    """Requests of C classes."""
     pods: Longs
-    """(P,) index of the pod in its list."""
+    """(P,) index of each pod in its list."""
     classes: Longs
     """(P,) class of each arrival."""
     asked_milli: Longs
@@ -49,28 +49,28 @@ class Workload:
 
     @property
     def gpu_milli(self) -> int:
-        """GPU capacity."""
+        """GPU capacity in milli."""
         return self.num_gpus * WHOLE_MILLI
 
 
 def workload(
     directory: Path, trace: str, seed: int, node_list: NodeList, pod_list: PodList, *, made: bool = False
 ) -> Workload:
-    """The arrivals of a trace: as in its `arrivals_<trace>.npz` where that has the seed, else made.
+    """Return the arrivals of a trace: as in its `arrivals_<trace>.npz` if that has the seed, else generated.
 
-    `made`: in any case, since the nodes are not those of the file.
+    `made`: always generate the order, because the nodes are not those of the file.
     """
     path = directory / f"arrivals_{trace}.npz"
     order = None if made else _read_order(path, seed, len(pod_list.names), len(node_list.names))
     if order is None:
         order = made_order(pod_list, node_list, seed)
     if (num_models := len(bits_of(node_list))) > MAX_MODELS:
-        raise TraceError(f"{directory}: {num_models} GPU models; at most {MAX_MODELS} can be told apart")
+        raise TraceError(f"{directory}: {num_models} GPU models; at most {MAX_MODELS} are supported")
     return workload_of(node_list, pod_list, *order)
 
 
 def workload_of(node_list: NodeList, pod_list: PodList, pods: Longs, node_rank: Longs) -> Workload:
-    """Arrivals of (P,) `pods` by their index, on nodes whose (N,) ranks go first among equals."""
+    """Return arrivals of (P,) `pods`, indices in the list, on nodes with (N,) tie-break ranks."""
     model_bits = bits_of(node_list)
     asks, pod_class = classes_of(pod_list, model_bits)
     return Workload(
@@ -86,12 +86,12 @@ def workload_of(node_list: NodeList, pod_list: PodList, pods: Longs, node_rank: 
 
 
 def bits_of(node_list: NodeList) -> dict[str, int]:
-    """The bit of each GPU model."""
+    """Return the bit of each GPU model."""
     return {name: bit for bit, name in enumerate(sorted(set(node_list.models) - {""}))}
 
 
 def empty_nodes(node_list: NodeList, model_bits: dict[str, int], order: npt.NDArray[np.intp]) -> Nodes:
-    """Nodes that nobody uses, in an order."""
+    """Return empty nodes in an order."""
     num_gpus = node_list.num_gpus[order]
     slots = np.arange(max(int(num_gpus.max(initial=0)), 1))
     return Nodes(
@@ -105,8 +105,8 @@ def empty_nodes(node_list: NodeList, model_bits: dict[str, int], order: npt.NDAr
     )
 
 
-def classes_of(pod_list: PodList, model_bits: dict[str, int]) -> tuple[Asks, Longs]:
-    """The distinct asks of a list of pods, and (P,) which one each pod has."""
+def classes_of(pod_list: PodList, model_bits: dict[str, int]) -> tuple[PodClasses, Longs]:
+    """Return the distinct requests of a list of pods, and the (P,) class of each pod."""
     specs = {spec: _models(spec, model_bits) for spec in set(pod_list.gpu_spec)}
     columns = np.stack(
         [
@@ -118,11 +118,11 @@ def classes_of(pod_list: PodList, model_bits: dict[str, int]) -> tuple[Asks, Lon
         ]
     )
     distinct, pod_class = np.unique(columns, axis=1, return_inverse=True)
-    return Asks(*(np.ascontiguousarray(column) for column in distinct)), pod_class.reshape(-1).astype(np.int64)
+    return PodClasses(*(np.ascontiguousarray(column) for column in distinct)), pod_class.reshape(-1).astype(np.int64)
 
 
 def typical_pods(pod_list: PodList, model_bits: dict[str, int]) -> Mix:
-    """The classes by falling count until TYPICAL_FRAC of the pods are covered; memory tells no classes apart."""
+    """Return the classes by descending count until TYPICAL_FRAC of the pods are covered; memory is ignored."""
     keys = zip(
         pod_list.cpu_milli.tolist(),
         pod_list.gpu_milli.tolist(),
@@ -144,35 +144,35 @@ def typical_pods(pod_list: PodList, model_bits: dict[str, int]) -> Mix:
 
 
 def made_order(pod_list: PodList, node_list: NodeList, seed: int) -> tuple[Longs, Longs]:
-    """Indices of the pods in order of arrival, and each node's rank among equals."""
-    asked = pod_list.asked_milli
-    if not asked.any():
-        raise TraceError("no pod of the trace asks for a GPU: there is no GPU load to arrive")
+    """Generate the pods' order of arrival, as indices, and the nodes' tie-break ranks."""
+    milli = pod_list.asked_milli
+    if not milli.any():
+        raise TraceError("no pod of the trace requests a GPU")
     rng = np.random.default_rng(seed)
     num_pods = len(pod_list.names)
     pods = rng.permutation(num_pods)
     wanted = ARRIVED_FRAC * node_list.gpu_milli
-    arrived = int(asked.sum())
+    arrived = int(milli.sum())
     clones: list[int] = []
     while arrived < wanted:
         drawn = rng.integers(num_pods, size=num_pods)
-        kept = drawn[: int(np.searchsorted(arrived + np.cumsum(asked[drawn]), wanted)) + 1]
+        kept = drawn[: int(np.searchsorted(arrived + np.cumsum(milli[drawn]), wanted)) + 1]
         clones += kept.tolist()
-        arrived += int(asked[kept].sum())
+        arrived += int(milli[kept].sum())
     order = np.concatenate([pods, np.array(clones, dtype=np.int64)])
-    enough = int(np.searchsorted(np.cumsum(asked[order]), wanted)) + 1
+    enough = int(np.searchsorted(np.cumsum(milli[order]), wanted)) + 1
     return order[:enough].astype(np.int64), rng.permutation(len(node_list.names)).astype(np.int64)
 
 
 def _models(spec: str, model_bits: dict[str, int]) -> int:
-    """Bits of the models in "A|B"; one that no node has is no bit."""
+    """Return the bits of the models in "A|B"; models that no node has are ignored."""
     if not spec:
         return ANY_MODEL
     return sum(1 << model_bits[name] for name in set(spec.split("|")) if name in model_bits)
 
 
 def _read_order(path: Path, seed: int, num_pods: int, num_nodes: int) -> tuple[Longs, Longs] | None:
-    """The order of a file, None when there is no file or it lacks the seed."""
+    """Read the order from a file; None if there is no file or it lacks the seed."""
     if not path.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Request bodies in the form in which kube-scheduler really sends them, and the objects they are about."""
+"""Request bodies as kube-scheduler sends them, and the objects in them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def pod(
     node_name: str = "",
     **spec: Any,
 ) -> Manifest:
-    """A pending pod that asks for `gpus`, with the fields that kube-scheduler sends of one."""
+    """A pod that requests `gpus`, with the fields that kube-scheduler sends; pending without `node_name`."""
     asked = {} if gpus is None else {GPU: gpus if isinstance(gpus, str) else str(gpus)}
     container = {
         "name": "c",

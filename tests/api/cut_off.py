@@ -1,4 +1,4 @@
-"""An API server in memory that can be cut off: it stops listing and watching until it is reached again."""
+"""An API server in memory that can be cut off: lists and watches fail until it is reachable again."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ class CutOff(MemoryCluster):
     reachable = True
 
     def cut(self) -> None:
-        """Tell nothing from now on."""
+        """Let lists and watches fail from now on."""
         self.reachable = False
         self.breathe()  # wakes the watches, which end
 

@@ -1,4 +1,4 @@
-"""Requests of which something is overwritten, removed or garbled."""
+"""Requests with parts overwritten, removed or garbled."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# What may stand in some place of a request instead of what belongs there.
+# Replacements for values in a request.
 TEXTS = st.one_of(
     st.text(max_size=20),
     st.sampled_from(["0", "-1", "4k", "1e3", "500m", "1e308", "9" * 400, "NaN", "16Gi", "(", "a100", "spread"]),

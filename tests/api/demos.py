@@ -1,4 +1,4 @@
-"""The demo in a thread of this process, spoken to over a real socket: one of its own takes seconds to begin."""
+"""The demo in a thread of this process, called over a real socket: a child process takes seconds to start."""
 
 import asyncio
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _WITHIN_S = 60.0
 
 
 class Demo:
-    """Where it is, and how it is asked."""
+    """The demo's address."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -38,7 +38,7 @@ class Demo:
 
 @contextmanager
 def demo_here(cluster: MemoryCluster | None = None, *, ready: bool = True) -> Iterator[Demo]:
-    """As `kerf demo` has it, on a cluster of a test's own where one is given; once it is `ready`."""
+    """Run the demo, on the sample cluster by default; if `ready`, wait until it is."""
     cluster = cluster or MemoryCluster(sample_cluster())
     settings = load_settings(flags={"telemetry.interval_s": 2.0, "model.mode": "off"})
     app = create_app(settings, cluster, feed=SampleFeed(cluster))

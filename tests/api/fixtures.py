@@ -2,11 +2,8 @@
 
 import gc
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
-from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 import pytest
@@ -18,8 +15,8 @@ from tests.explain.here import Here
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_settings_from_outside() -> Iterator[None]:
-    """Settings of the machine that the tests run on are not theirs."""
+def no_settings_from_environment() -> Iterator[None]:
+    """Remove settings from the environment."""
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             if name.startswith("KERF_") and not name.startswith(("KERF_TEST_", "KERF_REFERENCE")):
@@ -28,20 +25,15 @@ def no_settings_from_outside() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def kept_out_of_collections() -> None:
-    """What is loaded stays: no collection of garbage has to look through it, and they are as rare as in the service."""
+def rare_collections() -> None:
+    """Freeze loaded objects and collect garbage as rarely as the service does."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def found_out_once() -> Iterator[None]:
-    """What packages bring and the schemas of bodies are the same for each of a thousand services here, and two fifths
-    of the time in which one begins."""
-
-    @cache
-    def brought(group: str, places: tuple[str, ...]) -> EntryPoints:
-        return entry_points(group=group)
+def cached_schemas() -> Iterator[None]:
+    """Cache the schemas of bodies: they are slow to make and equal for most services."""
 
     def schemas(calls: Sequence[Call], reads: Mapping[str, type]) -> dict[str, Any]:
         key = frozenset(kind for call in calls for kind in (call.asks, call.answers)), frozenset(reads.values())
@@ -50,22 +42,21 @@ def found_out_once() -> Iterator[None]:
         return known[key]
 
     known: dict[object, dict[str, Any]] = {}
-    components = openapi._components  # noqa: SLF001 - for want of another place
+    components = openapi._components  # noqa: SLF001
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("extender.core.entry_points.entry_points", lambda group: brought(group, tuple(sys.path)))
         patch.setattr(openapi, "_components", schemas)
         yield
 
 
 @pytest.fixture
 def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Questions that take a process of their own are answered in this one: what it says is what is tested."""
+    """Answer questions in this process instead of a child process."""
     monkeypatch.setattr("extender.explain.processes.Child", Here)
 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Shared]:
-    """Services for tests that leave them as they are."""
+    """Services for tests that do not change them."""
     with ExitStack() as stack:
         yield Shared(stack)
 

@@ -1,4 +1,4 @@
-"""A Kerf in a process of its own, spoken to over a real socket."""
+"""A Kerf in a child process, called over a real socket."""
 
 import re
 import signal
@@ -29,11 +29,11 @@ class Server:
 
     @property
     def log(self) -> str:
-        """Everything it has written to standard error."""
+        """Its standard error so far."""
         return self._log.read_text()
 
     def wait_for(self, what: Callable[[], ResultT | None], limit_s: float = 90.0) -> ResultT:
-        """Wait for something to become true of it."""
+        """Wait until a condition holds, and return its result."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             result = what()
@@ -41,11 +41,11 @@ class Server:
                 return result
             assert self.process.poll() is None, self.log
             time.sleep(0.01)
-        raise AssertionError(f"waited in vain; the log:\n{self.log}")
+        raise AssertionError(f"timed out; the log:\n{self.log}")
 
     @contextmanager
     def connection(self) -> Iterator[HTTPConnection]:
-        """A connection, kept alive between requests until the server says otherwise."""
+        """A keep-alive connection."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             yield connection
@@ -53,7 +53,7 @@ class Server:
             connection.close()
 
     def get(self, path: str) -> Answer:
-        """GET on a connection of its own."""
+        """GET on a new connection."""
         with self.connection() as connection:
             return request(connection, "GET", path)
 
@@ -67,7 +67,7 @@ class Server:
 
 
 def request(connection: HTTPConnection, method: str, path: str, body: bytes | Iterator[bytes] | None = None) -> Answer:
-    """One request; a body in chunks travels without Content-Length."""
+    """One request; a body in chunks is sent without Content-Length."""
     connection.request(method, path, body, encode_chunked=True)
     response = connection.getresponse()
     content = response.read()
@@ -76,7 +76,7 @@ def request(connection: HTTPConnection, method: str, path: str, body: bytes | It
 
 @contextmanager
 def ready_demo(log: Path, *settings: str) -> Iterator[Server]:
-    """A demo with these settings, once it is ready; to its end it may not fail anywhere."""
+    """A demo with these settings, once it is ready; asserts at the end that its log has no traceback."""
     with demo(log, [f"--set={setting}" for setting in settings]) as process:
         server = Server(process, log)
         server.wait_for(lambda: server.get("/readyz").status == 200)
@@ -88,7 +88,7 @@ def ready_demo(log: Path, *settings: str) -> Iterator[Server]:
 def demo(
     log: Path, arguments: Sequence[str] = (), port: int = 0, module: str = "extender"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs the demo, or another that `module` has; ended for certain when the test is over."""
+    """A child process that runs the demo of `module`; killed when the test ends."""
     command = [sys.executable, "-m", module, "demo", "--port", str(port), *arguments]
     with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, env=clean_environment()) as process:
         try:

@@ -1,6 +1,6 @@
-"""A running Kerf in the test's own process: the real app on a cluster in memory, called through ASGI.
+"""A running Kerf in the test's process: the real app on a cluster in memory, called through ASGI.
 
-Nothing runs between two calls, and time moves only when a test moves it.
+Nothing runs between two calls, and time stands still unless a test moves it.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import json
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,7 +16,7 @@ from extender.api.app import create_app
 from extender.api.build import Parts
 from extender.api.service import Service
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 from extender.page.stream import Streams
 from extender.scheduling.lost_answers import LostAnswers
 from extender.settings.load import load_settings
@@ -25,18 +25,19 @@ from tests.api import bodies
 from tests.ledger.builders import until
 
 Chunks = Sequence[bytes]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back over HTTP."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
     content: bytes
 
     def json(self) -> Any:
-        """The body, which has to be JSON and to say so."""
+        """The body; asserts that it is JSON by its content type."""
         assert self.headers["content-type"] == "application/json"
         return json.loads(self.content)
 
@@ -55,7 +56,7 @@ class Kerf:
     """The service, with one method for each verb."""
 
     def __init__(self, app: Any, cluster: MemoryCluster, clock: Clock, runner: asyncio.Runner) -> None:
-        self._app = app
+        self.app = app
         self._runner = runner
         self.cluster = cluster
         self.clock = clock
@@ -74,14 +75,14 @@ class Kerf:
         return {line["Host"]: line["Score"] for line in answer}
 
     def bind(self, pod: Manifest, node: str) -> str:
-        """The `Error` of /bind, once the watch has told of the pod."""
+        """The `Error` of /bind, once the watch has reported the pod."""
         answer = self.post("/bind", bodies.binding_args(pod, node)).json()
         assert answer.keys() == {"Error"}
         self.settle()
         return str(answer["Error"])
 
     def preempt(self, pod: Manifest, victims: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """The victims' UIDs by node that /preempt answers, when no eviction asked for before is under way any more."""
+        """The victims' UIDs by node from /preempt, after the evictions proposed before have timed out."""
         self.clock.now += 60
         answer = self.post("/preempt", bodies.preemption_args(pod, victims)).json()
         assert answer.keys() == {"NodeNameToMetaVictims"}
@@ -96,13 +97,13 @@ class Kerf:
         return pod
 
     def events(self) -> list[Manifest]:
-        """The events written, once bindings have paused."""
+        """The events written."""
         self.clock.now += 1
         self._runner.run(asyncio.wait_for(self.parts.base.events.flush(), 30.0))
         return self.cluster.events
 
     def gpus_of(self, pod: Manifest) -> str:
-        """The GPUs that a pod was given, as its annotation has them."""
+        """A pod's GPUs by its annotation."""
         metadata = self.cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])["metadata"]
         return str(metadata["annotations"]["kerf.dev/assigned-gpus"])
 
@@ -122,11 +123,11 @@ class Kerf:
 
     @property
     def num_reservations(self) -> int:
-        """How many reservations there are now, as /metrics has it."""
+        """Number of reservations and undecided Bindings now."""
         self._keep_current()
         self.service.placer.snapshot()
         ledger = self.parts.base.ledger
-        return ledger.num_claims(ClaimState.RESERVED) + ledger.num_claims(ClaimState.UNDECIDED)
+        return ledger.num_allocations(AllocationState.RESERVED) + ledger.num_allocations(AllocationState.UNDECIDED)
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, *, stays: bool = False) -> Answer:
         """GET; `stays` as of `call`."""
@@ -138,17 +139,17 @@ class Kerf:
             return self._call("POST", path, (body,), {"content-length": str(len(body)), **(headers or {})})
         return self._call("POST", path, body, headers or {})
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let something run in the service's loop until it ends."""
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the service's loop."""
         self._keep_current()
-        self._runner.run(work)
+        return self._runner.run(work)
 
     def stop_mirror(self) -> None:
-        """Hear nothing of the cluster any more."""
+        """Stop the mirror."""
         self._runner.run(self.service.mirror.stop())
 
     def settle(self) -> None:
-        """Let the first lists and the watch catch up, and what follows from them begin."""
+        """Wait until lists and watches have caught up, and run what they trigger."""
         self._runner.run(until(self._has_caught_up))
         self._runner.run(_turns(50))
 
@@ -159,10 +160,10 @@ class Kerf:
         self, method: str, path: str, chunks: Chunks, headers: Mapping[str, str], *, stays: bool = False
     ) -> Answer:
         self._keep_current()
-        return self._runner.run(call(self._app, method, path, chunks, headers, stays=stays))
+        return self._runner.run(call(self.app, method, path, chunks, headers, stays=stays))
 
     def _keep_current(self) -> None:
-        """Have the API server say something, if the clock was moved: else it would have been silent for so long."""
+        """If the clock was moved, send bookmarks: otherwise the watches would seem silent since."""
         if self.clock.now != self._called_at:
             self._called_at = self.clock.now
             self.cluster.breathe()
@@ -179,7 +180,7 @@ async def call(
     *,
     stays: bool = False,
 ) -> Answer:
-    """One request through ASGI; the client goes once it has asked, so that a stream ends, unless it `stays`."""
+    """One request through ASGI; the client disconnects after it, which ends streams, unless it `stays`."""
     path, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -219,7 +220,7 @@ def running(
 ) -> Iterator[Kerf]:
     """Kerf on a cluster, or on one of these objects. Settings are given as `decisions__mode="scores"`.
 
-    Without a learned rank, where nothing else is said: it begins to rank at a moment that other tests don't see.
+    By default without a learned rank, which would start to rank at an unpredictable time.
     """
     if not isinstance(cluster, MemoryCluster):
         cluster = MemoryCluster(cluster)
@@ -234,8 +235,8 @@ def running(
 
 
 class Shared:
-    """Services that stay, one for all tests of a module that ask for the same: for what changes nothing but
-    reservations and which answers came to nothing, of which there are none whenever one is asked for."""
+    """Services shared by the tests of a module with equal settings and objects. Tests may only change reservations and
+    lost answers, which are cleared for each."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -255,7 +256,7 @@ class Shared:
 
 @contextmanager
 def started(app: Any) -> Iterator[asyncio.Runner]:
-    """An app from its start to its end, in a loop that runs while something is run in it."""
+    """An app between startup and shutdown, in a loop that runs only during calls."""
     with asyncio.Runner() as runner:
         lifespan = app.router.lifespan_context(app)
         runner.run(_enter(lifespan))
@@ -266,7 +267,7 @@ def started(app: Any) -> Iterator[asyncio.Runner]:
 
 
 async def _turns(number: int) -> None:
-    """Let what can go on do so."""
+    """Yield to the loop several times."""
     for _ in range(number):
         await asyncio.sleep(0)
 

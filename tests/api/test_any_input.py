@@ -1,4 +1,4 @@
-"""Whatever comes in: never a crash, never an undocumented status, never a reservation that no answer stands for."""
+"""Any input: no crash, no undocumented status, no reservation without an answer that offers a node."""
 
 import json
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def kerf() -> Iterator[Kerf]:
 
 
 def check(kerf: Kerf, verb: str, body: bytes) -> None:
-    """One request, and what has to hold whatever it is."""
+    """Send a request, and assert what holds for any."""
     kerf.clock.now += 1000  # longer than the TTL
     answer = kerf.post(f"/{verb}", body)
     assert answer.status in ({200, 400} if verb in ("prioritize", "preempt") else {200})

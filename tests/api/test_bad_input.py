@@ -110,13 +110,13 @@ ASKING = ("filter", "prioritize")
         pytest.param(b"x" * 10_000_000, "malformed", id="10 MB of nothing"),
     ],
 )
-def test_a_body_that_is_no_request(kerf: Kerf, body: bytes, fault: str) -> None:
+def test_a_malformed_body(kerf: Kerf, body: bytes, fault: str) -> None:
     assert_unreadable(kerf, body, "the request can't be read: ", ALL)
     assert_unreadable(kerf, body, fault, ALL)
 
 
 @pytest.mark.parametrize("levels", [1_100, 9_000])
-def test_a_pod_is_read_however_deep_what_nobody_reads_of_it_is(levels: int) -> None:
+def test_deeply_nested_fields_that_kerf_does_not_read_are_accepted(levels: int) -> None:
     managed = b'{"metadata":{"managedFields":[{"fieldsV1":' + b'{"f:a":' * levels + b"{}" + b"}" * levels + b"}],"
     deep = GOOD.replace(b'{"metadata": {', managed, 1).replace(b'{"metadata":{', managed, 1)
     assert deep != GOOD
@@ -217,7 +217,7 @@ def test_a_wrong_type_is_answered_with_its_place(kerf: Kerf, path: str, value: A
 
 
 @pytest.mark.parametrize("item", [b"7", b"null", b"[]", b'{"metadata": 7}', b'{"metadata": {"name": 7}}'], ids=str)
-def test_a_node_that_is_none(kerf: Kerf, item: bytes) -> None:
+def test_an_unreadable_node(kerf: Kerf, item: bytes) -> None:
     body = b'{"Pod": {}, "Nodes": {"items": [%s]}}' % item
     assert_unreadable(kerf, body, "a node of Nodes can't be read", ASKING)
 
@@ -262,7 +262,7 @@ def test_a_body_over_the_limit_is_refused(chunked: bool, excess: int, refused: b
 
 
 @pytest.mark.parametrize("declared", ["-1", "x", "", "1e9"])
-def test_a_content_length_that_is_none_does_not_matter(kerf: Kerf, declared: str) -> None:
+def test_an_invalid_content_length_is_ignored(kerf: Kerf, declared: str) -> None:
     assert kerf.post("/filter", b"7", {"content-length": declared}).json()["Error"].startswith("the request can't be")
 
 
@@ -367,7 +367,7 @@ def test_a_number_of_gpus(kerf: Kerf, value: str, nodes: list[str], reason: str)
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e400", "01", "+1", ".5", "0x2"])
-def test_a_number_that_is_no_json(kerf: Kerf, literal: str) -> None:
+def test_a_number_that_is_not_json(kerf: Kerf, literal: str) -> None:
     body = bodies.args(pod("asking", "PLACE"), ["a100-0"]).replace(b'"PLACE"', literal.encode())
     assert_unreadable(kerf, body, "the request can't be read: ", ASKING)
 
@@ -437,7 +437,7 @@ def test_an_annotation(kerf: Kerf, key: str, text: str, nodes: list[str], reason
 
 @pytest.mark.parametrize("name", ["узел-0", "nul\0-0"])
 @pytest.mark.parametrize("escaped", [True, False], ids=["escaped", "UTF-8"])
-def test_names_in_whatever_characters(kerf: Kerf, name: str, escaped: bool) -> None:
+def test_names_in_any_characters(kerf: Kerf, name: str, escaped: bool) -> None:
     manifest = pod("train-0", 1)
     body = json.dumps({"Pod": bodies.sent(manifest), "NodeNames": [name]}, ensure_ascii=escaped).encode()
     assert kerf.post("/filter", body).json()["NodeNames"] == [name]
@@ -475,10 +475,10 @@ def test_names_that_no_pod_has_never_become_part_of_a_path(kerf: Kerf, name: str
     ],
     ids=["pod name", "pattern", "key", "node name", "node", "keys in lower case", "unknown key"],
 )
-def test_characters_that_are_none(kerf: Kerf, body: bytes, text: bytes) -> None:
+def test_invalid_characters(kerf: Kerf, body: bytes, text: bytes) -> None:
     assert_unreadable(kerf, body % text, " can't be read", ASKING)
 
 
 @pytest.mark.parametrize("key", [b"PodName", b"podname", b"\xff"])
-def test_characters_that_are_none_in_a_binding(kerf: Kerf, key: bytes) -> None:
+def test_invalid_characters_in_a_binding(kerf: Kerf, key: bytes) -> None:
     assert_unreadable(kerf, b'{"%s": "\xff"}' % key, "the request can't be read", ("bind",))

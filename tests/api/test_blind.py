@@ -1,4 +1,4 @@
-"""A Kerf that can't see the cluster says so in every answer that speaks of it; before it ever has there is none."""
+"""While the view of the cluster is stale, every answer about it says so; before the first sync there is none."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.parts.pages import paths_of_parts
 
 STALE_S = 130.0
 OF_OTHERS = {"/telemetry", "/model"}
-"""These speak of something else besides, and can before anything is known of the cluster."""
+"""Not only about the cluster, and answered before the first sync."""
 NOT_OF_CLUSTER = PROBES | {METRICS, "/version", "/", "/docs", "/live"}
 READS = sorted(
     path
@@ -34,7 +34,7 @@ def asked(path: str) -> str:
 
 
 def cut_off(*, synced: bool) -> Iterator[Kerf]:
-    """A Kerf whose API server has gone, before it was heard or some time after."""
+    """A Kerf whose API server is unreachable, from the start or some time after the first sync."""
     cluster = CutOff([*CLUSTER, pod("train-1", 8)])
     cluster.reachable = synced
     with running(cluster) as kerf:
@@ -90,8 +90,8 @@ def test_before_the_first_sync_there_is_no_answer(unsynced: Kerf, path: str) -> 
     assert told["detail"].startswith("Kerf has heard nothing from the API server yet and decides nothing: ")
 
 
-def asks_nothing_of_what_was(kerf: Kerf, path: str, question: dict[str, Any], *, stale: bool) -> None:
-    """It is refused, with the reason and how old the view is."""
+def refuses_while_stale(kerf: Kerf, path: str, question: dict[str, Any], *, stale: bool) -> None:
+    """Assert that a question is refused with the reason and the age of the view."""
     answer = kerf.post(path, json.dumps(question).encode())
     told = answer.json()
     assert answer.status == 503
@@ -100,13 +100,13 @@ def asks_nothing_of_what_was(kerf: Kerf, path: str, question: dict[str, Any], *,
     assert told["staleSeconds"] == (STALE_S if stale else None)
 
 
-def test_what_kube_scheduler_is_answered_keeps_its_form(stale: Kerf) -> None:
+def test_answers_to_kube_scheduler_keep_their_form(stale: Kerf) -> None:
     told = stale.filter(pod("other", 1), ["t4-0"])
     assert "were last current" in told["Error"]
     assert "notReady" not in told
 
 
-def test_it_is_over_when_the_api_server_is_heard_again() -> None:
+def test_answers_are_current_again_once_the_api_server_is_back() -> None:
     cluster = CutOff(CLUSTER)
     with running(cluster) as kerf:
         cluster.cut()
@@ -126,18 +126,18 @@ def test_it_is_over_when_the_api_server_is_heard_again() -> None:
 
 
 async def pause() -> None:
-    """For a watch that broke off to begin again."""
+    """Let a broken watch restart."""
     await asyncio.sleep(0.05)
 
 
-def test_the_page_is_told(stale: Kerf, unsynced: Kerf) -> None:
+def test_the_page_shows_that_the_view_is_stale(stale: Kerf, unsynced: Kerf) -> None:
     assert stale.service.status()["staleSeconds"] == 130
     assert unsynced.service.status()["staleSeconds"] is None
     assert "not synced yet" in unsynced.service.status()["notReady"]
 
 
 def test_no_call_is_forgotten() -> None:
-    """A new one that reads is told apart here: it speaks of the cluster or not."""
+    """A new GET has to be added here, as about the cluster or not."""
     paths = create_app(Settings(), MemoryCluster([])).openapi()["paths"]
     assert {path for path, calls in paths.items() if "get" in calls} - NOT_OF_CLUSTER == {*READS}
     asks = {path for path, calls in paths.items() if "explanation" in calls.get("post", {}).get("tags", ())}
@@ -153,5 +153,5 @@ def test_the_keys_come_before_those_of_an_answer(body: bytes, marked: dict[str, 
     assert Blindness("", 1.5).marked(body) == body
 
 
-def test_what_is_no_object_stays_as_it_is() -> None:
+def test_json_other_than_objects_is_unchanged() -> None:
     assert Blindness("w", 1.5).marked(b"[1]") == b"[1]"

@@ -1,4 +1,4 @@
-"""Requests that name most of a large cluster take a shorter way: it has to lead to the same place."""
+"""Requests that name most of a large cluster take a fast path, which has to choose the same node."""
 
 import json
 import random
@@ -92,7 +92,7 @@ def test_many_names_of_a_wrong_type_are_refused(kerf: Kerf, names: Any) -> None:
     assert answer["Error"].endswith(" - at `$.NodeNames`")
 
 
-def test_what_is_refused_after_all_reserves_nothing() -> None:
+def test_a_request_refused_late_reserves_nothing() -> None:
     # 300 names on a cluster so small that every candidate's reason is given: the wrong entry is met at the very end.
     with running([node("n-0", 2)]) as kerf:
         body = json.dumps({"Pod": bodies.sent(pod("asking", 1)), "NodeNames": [*NODES, 7]}).encode()

@@ -1,4 +1,4 @@
-"""Pods that ask for no GPU: left the nodes with GPUs on which they cost least, where no other node has room."""
+"""Pods without GPUs get the GPU nodes on which they cost least if no other node has room."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_scores_follow_what_is_lost(shared: Shared) -> None:
     assert scores == {"n-0": 6, "n-1": 7, "n-2": 8, "n-3": 9, "n-4": 10, "n-5": 10}
 
 
-def test_a_node_without_room_is_left_to_nobody(shared: Shared) -> None:
+def test_nodes_without_room_come_last(shared: Shared) -> None:
     """n-4 has 60 of its 64 cores left: it comes last, whatever kube-scheduler thinks."""
     kerf = shared([*NODES, *HELD], **FEW)
     assert others(kerf, asking("61"), NAMES)[0] == ["n-0"]  # the others hold pods
@@ -79,14 +79,14 @@ def test_nodes_without_gpus_that_are_no_candidates_change_nothing() -> None:
             assert others(kerf, pod("web"), [*NAMES, f"cpu-{number - 1}"])[0] == [*NAMES, f"cpu-{number - 1}"]
 
 
-def test_who_may_not_be_current_takes_nothing_away() -> None:
+def test_a_stale_replica_keeps_all_candidates() -> None:
     with running([*NODES, *HELD], **FEW) as kerf:
         kerf.stop_mirror()
         kerf.clock.now += 1000
         assert kerf.post("/others/filter", bodies.args(pod("web"), NAMES)).json()["NodeNames"] == NAMES
 
 
-def test_whole_nodes_come_back_whole(shared: Shared) -> None:
+def test_whole_nodes_are_returned_whole(shared: Shared) -> None:
     kerf = shared([*NODES, *HELD], **FEW)
     answer = kerf.post("/others/filter", bodies.args(pod("web"), None, NODES)).json()
     assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == ["n-4", "n-5"]

@@ -1,10 +1,9 @@
-"""Kubernetes' own gangs: what filter reserves for members, and whom it keeps from a node until they are bound."""
+"""Kubernetes' own gangs: what filter reserves for members, and which pods that blocks until they are bound."""
 
 from typing import Any
 
 import pytest
 
-from extender.ledger.bookings import _Cycles
 from tests.api.bodies import Manifest, node, pod
 from tests.api.services import Kerf, running
 
@@ -46,7 +45,7 @@ def test_members_see_each_other() -> None:
         pytest.param(pod("other", 1) | {"metadata": {**member("m0")["metadata"], "uid": "v"}}, id="one made again"),
     ],
 )
-def test_whole_gpus_of_a_gang_keep_nobody_away(other: Manifest) -> None:
+def test_reservations_of_a_gang_block_no_other_pod(other: Manifest) -> None:
     with running([node("a", 1)]) as kerf:
         assert told(kerf, member("m0"), "a") == ["a"]
         assert told(kerf, other, "a") == ["a"]
@@ -60,14 +59,14 @@ def test_a_pod_that_fits_beside_a_gang_leaves_it_alone() -> None:
         assert (kerf.num_reservations, given_back(kerf)) == (2, 0)
 
 
-def test_what_a_pod_without_a_gang_has_reserved_keeps_others_away() -> None:
+def test_reservations_of_a_pod_without_gang_block_others() -> None:
     with running([node("a", 1)]) as kerf:
         told(kerf, pod("first", 1), "a")
         assert told(kerf, pod("other", 1), "a") == []
         assert told(kerf, member("m0"), "a") == []
 
 
-def test_a_gang_that_is_asked_about_again_begins_anew() -> None:
+def test_asking_about_a_member_again_starts_a_new_cycle() -> None:
     with running(PAIR) as kerf:
         assert told(kerf, member("m0"), "a") == ["a"]
         assert told(kerf, member("m1"), "b") == ["b"]
@@ -76,7 +75,7 @@ def test_a_gang_that_is_asked_about_again_begins_anew() -> None:
         assert kerf.num_reservations == 2
 
 
-def test_a_nominated_node_that_does_not_fit_is_no_new_cycle() -> None:
+def test_a_rejected_nominated_node_does_not_start_a_new_cycle() -> None:
     with running(PAIR) as kerf:
         told(kerf, member("m0"), "a", "b")
         assert told(kerf, member("m1"), "a") == []
@@ -84,7 +83,7 @@ def test_a_nominated_node_that_does_not_fit_is_no_new_cycle() -> None:
         assert kerf.num_reservations == 2
 
 
-def test_a_member_that_found_a_node_in_the_end_was_not_turned_away() -> None:
+def test_a_member_placed_at_a_retry_does_not_count_as_rejected() -> None:
     with running(PAIR) as kerf:
         told(kerf, pod("first", 1), "b")
         assert told(kerf, share("m0", "g"), "b") == []
@@ -92,7 +91,7 @@ def test_a_member_that_found_a_node_in_the_end_was_not_turned_away() -> None:
         assert told(kerf, pod("other", annotations={"kerf.dev/gpu-share": "600"}), "a") == []
 
 
-def test_shares_are_free_once_a_member_was_turned_away() -> None:
+def test_shares_are_free_once_a_member_was_rejected() -> None:
     # kube-scheduler does not count shares, so its offer says nothing about a gang that may be on its way.
     with running([node("a", 1)]) as kerf:
         assert told(kerf, share("m0", "g"), "a") == ["a"]
@@ -103,7 +102,7 @@ def test_shares_are_free_once_a_member_was_turned_away() -> None:
         assert (kerf.num_reservations, given_back(kerf)) == (1, 2)
 
 
-def test_what_nobody_comes_for_is_given_back() -> None:
+def test_reservations_of_a_quiet_gang_are_released() -> None:
     with running([node("a", 1)]) as kerf:
         told(kerf, share("m0", "g"), "a")
         kerf.clock.now += 1.9
@@ -114,7 +113,7 @@ def test_what_nobody_comes_for_is_given_back() -> None:
         assert (kerf.num_reservations, given_back(kerf)) == (0, 2)
 
 
-def test_a_gang_that_is_being_bound_keeps_what_it_was_told() -> None:
+def test_a_gang_that_is_being_bound_keeps_its_reservations() -> None:
     members = [share("m0", "g"), share("m1", "g")]
     with running([node("a", 1), *members]) as kerf:
         for manifest in members:
@@ -126,7 +125,7 @@ def test_a_gang_that_is_being_bound_keeps_what_it_was_told() -> None:
         assert (kerf.num_reservations, given_back(kerf)) == (0, 0)
 
 
-def test_a_member_that_comes_later_is_a_cycle_of_its_own() -> None:
+def test_a_late_member_starts_a_new_cycle() -> None:
     first = member("m0")
     with running([*PAIR, first]) as kerf:
         told(kerf, first, "a")
@@ -135,20 +134,9 @@ def test_a_member_that_comes_later_is_a_cycle_of_its_own() -> None:
         assert told(kerf, pod("other", 1), "b") == ["b"]
 
 
-def test_a_gang_that_was_placed_after_all_goes_first() -> None:
+def test_a_gang_bound_after_all_takes_precedence() -> None:
     first, other = member("m0"), pod("other", 1)
     with running([node("a", 1), first, other]) as kerf:
         assert told(kerf, first, "a") == told(kerf, other, "a") == ["a"]
         assert kerf.bind(first, "a") == ""
         assert "no longer fits" in kerf.bind(other, "a")
-
-
-def test_gangs_that_are_gone_are_forgotten() -> None:
-    released: list[str] = []
-    cycles = _Cycles(released.append)
-    for number in range(50):
-        cycles.ask(f"g{number}", f"u{number}", float(number))
-        cycles.reserve(f"g{number}", f"u{number}", counted=True)
-        cycles.expire(float(number))
-        assert len(cycles) <= 2
-    assert released == [f"u{number}" for number in range(48)]

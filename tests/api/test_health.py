@@ -1,7 +1,4 @@
-"""Probes when something in the background dies."""
-
-from collections.abc import Coroutine
-from typing import Any
+"""Probes when background tasks die."""
 
 from extender.kube.background import _MAX_DEATHS, Tasks
 from tests.api.services import Kerf, running
@@ -9,7 +6,7 @@ from tests.ledger.builders import until
 
 
 def kill(kerf: Kerf, name: str, times: int, *, needed: bool) -> Tasks:
-    """Work that dies so many times, among that of the service."""
+    """Add a task that dies this many times to those of the service."""
     tasks = Tasks(first_pause_s=0.0)
 
     async def work() -> None:
@@ -26,11 +23,7 @@ def kill(kerf: Kerf, name: str, times: int, *, needed: bool) -> Tasks:
     return tasks
 
 
-def ending(tasks: Tasks) -> Coroutine[Any, Any, None]:
-    return tasks.end()
-
-
-def test_what_is_needed_and_dies_again_and_again_ends_the_process() -> None:
+def test_a_needed_task_that_dies_repeatedly_needs_a_restart() -> None:
     with running() as kerf:
         assert (kerf.get("/healthz").status, kerf.get("/healthz").json()) == (200, {"status": "ok"})
         tasks = kill(kerf, "waker", _MAX_DEATHS, needed=True)
@@ -39,14 +32,14 @@ def test_what_is_needed_and_dies_again_and_again_ends_the_process() -> None:
         kerf.run(tasks.end())
 
 
-def test_what_died_a_few_times_is_no_reason_to_end() -> None:
+def test_a_few_deaths_need_no_restart() -> None:
     with running() as kerf:
         tasks = kill(kerf, "waker", _MAX_DEATHS - 1, needed=True)
         assert kerf.get("/healthz").status == 200
         kerf.run(tasks.end())
 
 
-def test_what_is_not_needed_degrades_and_no_more() -> None:
+def test_a_dead_optional_task_only_degrades() -> None:
     with running() as kerf:
         tasks = Tasks(first_pause_s=60.0)
 
@@ -68,6 +61,6 @@ def test_what_is_not_needed_degrades_and_no_more() -> None:
 def test_all_work_of_the_service_is_watched_over_and_counted() -> None:
     with running(queue__enabled=True) as kerf:
         names = {name for tasks in kerf.service.tasks for name in tasks.names}
-        assert {"mirror nodes", "mirror pods", "mirror devices", "election", "leadership", "waker", "settler"} <= names
+        assert {"mirror nodes", "mirror pods", "mirror devices", "election", "leadership", "waker", "resolver"} <= names
         assert {"queue", "event writer 0", "learned rank"} <= names
         assert kerf.metric("kerf_task_deaths_total") == 0

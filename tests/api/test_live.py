@@ -1,4 +1,4 @@
-"""Live scores in the running service: herds, memory that nobody booked, owners, and what people are told."""
+"""Live scores in the running service: herds, unbooked memory, owners, and explanations."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ def woken(kerf: Kerf, manifest: Manifest) -> str:
     return str(metadata["annotations"].get("kerf.dev/woken", ""))
 
 
-def test_an_owners_pods_tell_what_its_next_will_do(kerf: Kerf, feed: FakeFeed) -> None:
+def test_samples_of_an_owners_pods_predict_the_load_of_its_next(kerf: Kerf, feed: FakeFeed) -> None:
     """A7: utilisation by pod, kept per owner, feeds the load that is expected."""
     owned = {"ownerReferences": [{"kind": "ReplicaSet", "name": "light-7d9f8", "controller": True}]}
     for number in range(2):
@@ -151,7 +151,7 @@ def test_an_owners_pods_tell_what_its_next_will_do(kerf: Kerf, feed: FakeFeed) -
     assert expected(pod("stranger", 1)) == pytest.approx(0.7)
 
 
-def test_a_pod_that_is_decided_anew_is_expected_once(kerf: Kerf, feed: FakeFeed) -> None:
+def test_the_load_of_a_pod_decided_again_is_expected_once(kerf: Kerf, feed: FakeFeed) -> None:
     observe(kerf, feed)
     first = place(kerf, "a")
     # From the third time on it goes elsewhere, and still is one pod.

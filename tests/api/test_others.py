@@ -1,4 +1,4 @@
-"""The second extender entry, which kube-scheduler may skip and does not bind by: `/others/filter` and `/prioritize`."""
+"""The second extender entry, ignorable and without bind: `/others/filter` and `/others/prioritize`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +49,7 @@ def test_what_the_first_entry_has_decided_stays(kerf: Kerf, manifest: Manifest) 
     assert prioritize_others(kerf, manifest, NAMES) == []
 
 
-def test_the_marker_is_no_amount_of_anything(kerf: Kerf) -> None:
+def test_the_marker_is_not_a_request(kerf: Kerf) -> None:
     assert kerf.filter(MARKED, NAMES)["NodeNames"] == ["t4-0"]
     assert "kerf.dev/gpu" not in str(kerf.filter(pod("big", gpus=99), NAMES)["FailedNodes"])
     bare = pod("bare")
@@ -70,20 +70,20 @@ def test_a_pod_by_annotation_alone_is_never_bound_without_its_gpus(kerf: Kerf, m
     assert kerf.filter(manifest, NAMES)["NodeNames"] == ["t4-0"]  # one entry alone, as before: there Kerf binds
 
 
-def test_what_cannot_be_understood_is_refused_by_what_is_wrong(kerf: Kerf) -> None:
+def test_an_invalid_request_is_rejected_with_its_fault(kerf: Kerf) -> None:
     answer = filter_others(kerf, pod("p", annotations={"kerf.dev/gpu-count": "many"}), ["t4-0"])
     assert "kerf.dev/gpu-count" in answer["FailedAndUnresolvableNodes"]["t4-0"]
 
 
 def test_mig_devices_that_the_first_entry_does_not_list_are_ranked_here(kerf: Kerf) -> None:
-    """kube-scheduler counts them itself: whoever binds, nothing is given twice."""
+    """kube-scheduler counts them itself, so anyone may bind the pod."""
     answer = filter_others(kerf, limited(**{"nvidia.com/mig-9g.999gb": "1"}), ["t4-0"])
     assert "mig-9g.999gb" not in str(answer["Error"])
     assert UNMARKED not in str(answer)
 
 
 def test_on_standby_the_first_entry_refuses_and_the_second_goes_on() -> None:
-    """Nobody leads, or it has not started: GPU pods wait, others do not, and none is placed blind."""
+    """GPU pods wait, others do not."""
     with running(CLUSTER, leader_election__mode="never") as kerf:
         assert "standby" in kerf.filter(pod("p", gpus=1), NAMES)["Error"]
         assert filter_others(kerf, pod("web"), NAMES)["NodeNames"] == list(NAMES)

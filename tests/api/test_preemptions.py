@@ -1,4 +1,4 @@
-"""Preempt: which of kube-scheduler's proposals are left, with which victims; and what bad input gets."""
+"""Preempt: which of kube-scheduler's proposals are kept, with which victims; and bad input."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def own() -> Iterator[Kerf]:
         yield kerf
 
 
-def test_nodes_whose_gpus_would_not_do_are_struck_out(busy: Kerf) -> None:
+def test_nodes_with_unsuitable_gpus_are_dropped(busy: Kerf) -> None:
     proposals = {"t4-0": uids("t0", "t1"), "a100-40-0": uids("a0", "a1")}
     assert busy.preempt(TWO_OF_40, proposals) == {"a100-40-0": uids("a0", "a1")}
 
@@ -77,13 +77,13 @@ def test_victims_that_are_not_needed_are_spared(busy: Kerf) -> None:
         ),
     ],
 )
-def test_nobody_is_spared_who_may_be_in_the_way_otherwise(busy: Kerf, changes: dict[str, Any]) -> None:
+def test_no_victim_is_spared_for_pods_with_other_constraints(busy: Kerf, changes: dict[str, Any]) -> None:
     asking = {**TWO_OF_40, "spec": {**TWO_OF_40["spec"], **changes}}
     proposal = {"a100-40-0": uids("a0", "a1", "a2")}
     assert busy.preempt(asking, proposal) == proposal
 
 
-def test_nobody_is_spared_whose_cpu_is_needed(busy: Kerf) -> None:
+def test_no_victim_is_spared_whose_cpu_is_needed(busy: Kerf) -> None:
     """The node has 64 CPUs; its four pods take 4 each."""
     asking = json.loads(json.dumps(TWO_OF_40))
     for cpus, expected in (("56", 2), ("57", 3), ("61", 4)):  # 64 - 2 * 4, and what no longer fits then
@@ -92,12 +92,12 @@ def test_nobody_is_spared_whose_cpu_is_needed(busy: Kerf) -> None:
         assert len(answer["a100-40-0"]) == expected, cpus
 
 
-def test_nobody_is_spared_beside_one_who_is_not_known(busy: Kerf) -> None:
+def test_no_victim_is_spared_beside_an_unknown_one(busy: Kerf) -> None:
     proposal = {"a100-40-0": uids("a0", "a1", "a2", "stranger")}
     assert busy.preempt(TWO_OF_40, proposal) == proposal
 
 
-def test_of_nodes_that_do_the_one_that_loses_least_is_left(busy: Kerf) -> None:
+def test_the_node_that_loses_least_is_kept(busy: Kerf) -> None:
     # The highest priority evicted: 1 on a100-40-0, 2 on a100-0.
     proposals = {"a100-0": uids("whole"), "a100-40-0": uids("a0", "a1")}
     assert busy.preempt(TWO_OF_40, proposals) == {"a100-40-0": uids("a0", "a1")}
@@ -122,12 +122,12 @@ def test_terminating_pods_still_hold_their_gpus_and_cost_nothing() -> None:
         assert kerf.preempt(asking, {"t4-0": uids("leaving"), "t4-1": uids("t2")}) == {"t4-0": uids("leaving")}
 
 
-def test_pods_without_gpus_are_not_kerfs_business(busy: Kerf) -> None:
+def test_proposals_for_pods_without_gpus_are_unchanged(busy: Kerf) -> None:
     proposals = {"t4-0": uids("t0"), "nowhere": uids("x", "x"), "cpu-0": []}
     assert busy.preempt(pod("web", priority=9), proposals) == {"t4-0": uids("t0"), "nowhere": uids("x"), "cpu-0": []}
 
 
-def test_an_empty_proposal_is_left_where_the_pod_fits_as_it_is(busy: Kerf) -> None:
+def test_an_empty_proposal_is_kept_where_the_pod_fits_without_evictions(busy: Kerf) -> None:
     assert busy.preempt(pod("urgent", 1), {"t4-0": [], "t4-1": [], "nowhere": []}) == {"t4-1": []}
 
 
@@ -144,7 +144,7 @@ def test_preempt_holds_and_frees_nothing(busy: Kerf) -> None:
 
 
 def asked(kerf: Kerf, asking: Manifest, proposals: dict[str, list[str]]) -> list[str]:
-    """The nodes that are left, asked at this moment."""
+    """The nodes kept, without waiting."""
     answer = kerf.post("/preempt", bodies.preemption_args(asking, proposals)).json()
     return list(answer["NodeNameToMetaVictims"])
 
@@ -154,7 +154,7 @@ def nominated(asking: Manifest, on: str) -> Manifest:
     return {**asking, "status": {**asking["status"], "nominatedNodeName": on}}
 
 
-def test_nobody_else_is_evicted_while_kerf_has_not_heard_of_the_end_of_the_first(busy: Kerf) -> None:
+def test_no_second_eviction_until_the_first_is_reported(busy: Kerf) -> None:
     first, second = {"a100-40-0": uids("a0", "a1")}, {"a100-0": uids("whole")}
     assert asked(busy, TWO_OF_40, first) == ["a100-40-0"]
     again = nominated(TWO_OF_40, "a100-40-0")
@@ -165,12 +165,12 @@ def test_nobody_else_is_evicted_while_kerf_has_not_heard_of_the_end_of_the_first
     assert asked(busy, again, second) == ["a100-0"]
 
 
-def test_who_was_nominated_elsewhere_may_evict(busy: Kerf) -> None:
+def test_a_pod_nominated_elsewhere_may_evict(busy: Kerf) -> None:
     assert asked(busy, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
     assert asked(busy, nominated(TWO_OF_40, "somewhere"), {"a100-0": uids("whole")}) == ["a100-0"]
 
 
-def test_room_that_another_has_taken_is_not_waited_for(own: Kerf) -> None:
+def test_kerf_does_not_wait_for_room_that_another_pod_has_taken(own: Kerf) -> None:
     assert asked(own, TWO_OF_40, {"a100-40-0": uids("a0", "a1")}) == ["a100-40-0"]
     for name in ("a0", "a1"):
         own.cluster.delete(next(item for item in HOLDERS if item["metadata"]["name"] == name))
@@ -179,7 +179,7 @@ def test_room_that_another_has_taken_is_not_waited_for(own: Kerf) -> None:
     assert asked(own, again, {"a100-0": uids("whole")}) == ["a100-0"]
 
 
-def test_nobody_is_evicted_for_a_pod_that_fits_meanwhile(own: Kerf) -> None:
+def test_no_pod_is_evicted_for_one_that_fits_meanwhile(own: Kerf) -> None:
     """kube-scheduler asks about another node, for a pod that Kerf has rejected a moment ago."""
     assert own.filter(TWO_OF_40, ["a100-40-0", "t4-0"])["NodeNames"] == []
     for name in ("a0", "a1"):
@@ -310,13 +310,13 @@ def test_a_body_over_the_limit_is_refused() -> None:
         pytest.param(pod("urgent", "2.5"), id="no whole number"),
     ],
 )
-def test_nobody_is_evicted_for_a_pod_that_no_node_would_take(busy: Kerf, asking: Manifest) -> None:
+def test_no_pod_is_evicted_for_an_invalid_request(busy: Kerf, asking: Manifest) -> None:
     before = busy.metric("kerf_preemption_candidates_total", verdict="refused")
     assert busy.preempt(asking, {"a100-40-0": uids("a0", "a1")}) == {}
     assert busy.metric("kerf_preemption_candidates_total", verdict="refused") == before + 1
 
 
-def test_nobody_is_evicted_by_an_old_mirror(own: Kerf) -> None:
+def test_a_stale_mirror_evicts_no_pod(own: Kerf) -> None:
     proposal = {"a100-40-0": uids("a0", "a1")}
     assert own.preempt(TWO_OF_40, proposal) == proposal
     own.stop_mirror()
@@ -325,7 +325,7 @@ def test_nobody_is_evicted_by_an_old_mirror(own: Kerf) -> None:
     assert own.preempt(pod("web"), proposal) == proposal
 
 
-def test_nobody_is_evicted_from_what_kerf_does_not_know(busy: Kerf) -> None:
+def test_no_pod_is_evicted_from_an_unknown_node(busy: Kerf) -> None:
     assert busy.preempt(TWO_OF_40, {"nowhere": uids("a0", "a1")}) == {}
 
 
@@ -349,7 +349,7 @@ def sharer(name: str, on: str, gpu: int, milli: int, **options: Any) -> Manifest
     return pod(name, annotations=annotations, node_name=on, **options)
 
 
-def test_a_gpu_is_free_when_all_who_share_it_go() -> None:
+def test_a_gpu_is_free_when_all_its_shares_are_evicted() -> None:
     sharers = [sharer("s0", "t4-0", 0, 300), sharer("s1", "t4-0", 0, 600), sharer("s2", "t4-0", 1, 100)]
     with running([*bodies.CLUSTER, *sharers]) as kerf:
         asking = pod("urgent", annotations={"kerf.dev/gpu-count": "1"}, priority=9)
@@ -418,22 +418,22 @@ def test_a_gang_is_one_victim_with_all_its_pods_have_done(size: int, settings: d
     assert list(preempted(pod("urgent", 1, priority=9), PAIRS, *holders, **settings)) == [left]
 
 
-def test_nobody_is_preempted_with_whom_a_pod_of_a_higher_priority_would_end() -> None:
+def test_no_pod_is_preempted_whose_gang_has_a_pod_of_higher_priority() -> None:
     gang = [in_gang("m0", "t4-0", "0", 2), in_gang("m1", "a100-0", "0", 2, priority=9), holder("f0", "t4-0", "1")]
     proposal = {"t4-0": uids("m0")}
     assert preempted(pod("urgent", 1, priority=9), proposal, *gang) == {}
     assert preempted(pod("urgent", 1, priority=10), proposal, *gang) == proposal
 
 
-def test_a_claim_to_be_of_a_gang_protects_nobody() -> None:
+def test_a_forged_gang_annotation_protects_no_pod() -> None:
     """The gang goes on without the pod that says it is of it, and of a size that it never had."""
     gang = [in_gang(f"m{number}", "a100-0", str(number), 2, priority=9) for number in range(2)]
     claims = [in_gang("x", "t4-0", "0", 100), holder("f0", "t4-0", "1")]
     assert preempted(pod("urgent", 1, priority=9), {"t4-0": uids("x")}, *gang, *claims) == {"t4-0": uids("x")}
 
 
-def test_nobody_is_evicted_for_a_pod_whose_namespace_has_all_it_may_have() -> None:
-    """On a full node kube-scheduler's own plugins fail first: it asks whom to evict without having asked filter."""
+def test_no_pod_is_evicted_for_a_namespace_at_its_quota() -> None:
+    """On a full node kube-scheduler's own plugins fail first, so it calls preempt without filter."""
     asking, proposal = pod("urgent", 2, priority=1000), {"t4-0": uids("t0", "t1")}
     settings: dict[str, Any] = {"queue__enabled": True, "queue__quotas": {"team-a": 1}}
     with running([*bodies.CLUSTER, *HOLDERS], **settings) as kerf:
@@ -446,7 +446,7 @@ def test_nobody_is_evicted_for_a_pod_whose_namespace_has_all_it_may_have() -> No
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_nobody_is_evicted_for_a_process_that_leads_by_its_clock_alone(taken: bool) -> None:
+def test_a_process_that_leads_only_by_its_clock_evicts_no_pod(taken: bool) -> None:
     """It was paused with its clock while another replica took the lease."""
     settings: dict[str, Any] = {"leader_election__mode": "own", "leader_election__duration_s": 1000}
     lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kerf"

@@ -1,4 +1,4 @@
-"""No secret is ever shown: not in logs, metrics, answers, faults, nor in settings as they are printed."""
+"""No secret is shown in logs, metrics, answers, errors or printed settings."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ SECRETS = (API_TOKEN, BEARER, PASSWORD, HEADER, READER, BASIC)
 
 
 def hidden(text: str) -> str:
-    """A text that has to be without secrets."""
+    """Assert that a text has no secrets; return it."""
     for secret in SECRETS:
         assert secret not in text, f"{secret} is shown"
     return text
@@ -148,7 +148,7 @@ def test_nothing_that_is_said_holds_a_secret(tmp_path: Path, kind: str) -> None:
         (f"telemetry: {{headers: {HEADER}}}", "telemetry.headers: "),
         (f"telemetry: {{headers: {{X-Key: [{HEADER}]}}}}", "telemetry.headers.X-Key: "),
         (f"telemetry: {{password: {PASSWORD}}}", "telemetry.password: no such setting"),
-        (f'telemetry: {{headers: {{X-Key: "{HEADER}}}}}', "no YAML: "),
+        (f'telemetry: {{headers: {{X-Key: "{HEADER}}}}}', "invalid YAML: "),
     ],
 )
 def test_faults_of_settings_hold_no_secret(tmp_path: Path, text: str, place: str) -> None:
@@ -161,7 +161,7 @@ def test_faults_of_settings_hold_no_secret(tmp_path: Path, text: str, place: str
 
 def test_faults_of_flags_and_variables_hold_no_secret() -> None:
     flags = CliRunner().invoke(app, ["config", "check", "--set", f"telemetry.headers={{X-Key: '{HEADER}}}"])
-    assert "--set telemetry.headers: no YAML" in hidden(flags.output)
+    assert "--set telemetry.headers: invalid YAML" in hidden(flags.output)
     variables = CliRunner().invoke(app, ["config", "check"], env={"KERF_TELEMETRY__HEADERS": HEADER})
     assert "telemetry.headers: " in hidden(variables.output)
 

@@ -1,4 +1,4 @@
-"""The service as tests run it: a call finds it ready, however busy the machine is."""
+"""The service as tests run it: ready at each call, however busy the machine is."""
 
 import asyncio
 
@@ -10,10 +10,10 @@ from tests.api.services import running
 
 
 class Slow(MemoryCluster):
-    """A machine on which others run."""
+    """A slow API server."""
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
-        await asyncio.sleep(0.05)  # what slows it down
+        await asyncio.sleep(0.05)
         return await super().get(path, query)
 
 

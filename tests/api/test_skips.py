@@ -27,7 +27,7 @@ def wake(kerf: Kerf, after_s: float = 1.0) -> None:
 
 
 class Scene:
-    """A larger pod of two GPUs was rejected; now node a has room for it, and nobody has asked again."""
+    """A larger pod was rejected; now node a has room for it, and it has not been retried."""
 
     def __init__(self, kerf: Kerf, larger: Manifest, *others: Manifest) -> None:
         self.kerf = kerf
@@ -94,7 +94,7 @@ def test_a_pod_that_was_rejected_a_moment_ago_counts_before_the_next_round_of_wa
         assert kerf.filter(small, ["b"])["NodeNames"] == ["b"]  # and no longer once it is bound
 
 
-def test_the_pod_goes_where_it_harms_nobody() -> None:
+def test_the_pod_goes_where_it_harms_no_larger_one() -> None:
     with skipping() as kerf:
         scene = Scene(kerf, pod("large", 2), node("b", 8), pod("held-b", 7, node_name="b"))
         del scene.names[2:]
@@ -112,7 +112,7 @@ def test_the_pod_goes_where_it_harms_nobody() -> None:
         pytest.param(pod("large", 3), pod("small", 1), [], id="there is no place for the larger one anyway"),
     ],
 )
-def test_nobody_is_skipped_without_need(larger: Manifest, small: Manifest, others: list[Manifest]) -> None:
+def test_no_pod_is_skipped_needlessly(larger: Manifest, small: Manifest, others: list[Manifest]) -> None:
     with skipping() as kerf:
         scene = Scene(kerf, larger)
         for other in others:
@@ -152,7 +152,7 @@ def test_what_the_queue_keeps_for_its_head_is_kept_from_its_own_pods_alone(
         assert (notes["kerf.dev/woken"], notes["kerf.dev/skipped"]) == ("1", _QUEUED_REASON)
 
 
-def test_whom_the_queue_will_nominate_nobody_else_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_that_the_queue_will_nominate_are_not_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     with running([node("a", 1)]) as kerf:
         held, lost = kerf.create(pod("held", 1, node_name="a")), kerf.create(pod("lost", 1))
         kerf.settle()

@@ -1,4 +1,4 @@
-"""A node whose agent has stopped: its pods, and pods that wait for it, are told so."""
+"""A node whose agent has stopped: answers about its pods, and pods that wait for it, say so."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from extender.scheduling.reporters import AGENT_LABELS
 from tests.api.bodies import node, pod
 from tests.api.services import Kerf, running
 
-STOPPED = ". The agent of n-0 has stopped: what is told of its GPUs is not kept up to date"
+STOPPED = ". The agent of n-0 has stopped: what Kerf knows of its GPUs may be out of date"
 READY = [{"type": "Ready", "status": "True"}]
 
 
@@ -37,7 +37,7 @@ def sentences(kerf: Kerf) -> list[str]:
 
 
 @pytest.mark.parametrize("at_work", [False, True])
-def test_pods_concerned_are_told(at_work: bool) -> None:
+def test_the_pods_concerned_are_warned(at_work: bool) -> None:
     objects = [reported("n-0"), pod("runs", 2, node_name="n-0")] + ([agent("n-0")] if at_work else [])
     with running(objects) as kerf:
         told = sentences(kerf)

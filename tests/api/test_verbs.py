@@ -46,7 +46,7 @@ def test_best_fit_prefers_the_small_node_with_one_gpu_left(shared: Shared) -> No
 
 
 @pytest.mark.parametrize("order", [list, reversed], ids=["as named", "reversed"])
-def test_ties_go_to_the_smaller_name_whatever_the_order(kerf: Kerf, order: Any) -> None:
+def test_ties_break_by_node_name_in_any_order(kerf: Kerf, order: Any) -> None:
     assert kerf.filter(pod(gpus=8), list(order(["a100-0", "a100-1"])))["NodeNames"] == ["a100-0"]
 
 
@@ -319,7 +319,7 @@ def test_a_rejection_is_the_same_text_at_every_try(kerf: Kerf) -> None:
         pytest.param(101, 3, 101, id="many candidates, rejected"),
     ],
 )
-def test_reasons_travel_where_somebody_reads_them(num_names: int, gpus: int, num_reasons: int, shared: Shared) -> None:
+def test_reasons_are_sent_only_where_they_are_read(num_names: int, gpus: int, num_reasons: int, shared: Shared) -> None:
     names = [f"cpu-{number}" for number in range(num_names - 1)]
     kerf = shared([*map(node, names), node("gpu", 2)])
     assert len(kerf.filter(pod(gpus=gpus), [*names, "gpu"])["FailedAndUnresolvableNodes"]) == num_reasons
@@ -360,7 +360,7 @@ def test_a_mirror_that_is_not_current_decides_nothing_about_gpus(state: str) -> 
 # Other routes
 
 
-def test_draining_answers_politely() -> None:
+def test_while_draining_answers_close_the_connection() -> None:
     body = bodies.args(pod(gpus=1), NAMES)
     with running() as kerf:
         assert kerf.get("/readyz").json() == {"status": "ok"}

@@ -85,7 +85,7 @@ def test_keys_are_read_in_any_case(change: Callable[[str], str]) -> None:
             assert kerf.post(path, renamed(body, change)).content == exact
 
 
-def test_whole_nodes_go_back_as_they_came(kerf: Kerf) -> None:
+def test_whole_nodes_are_returned_unchanged(kerf: Kerf) -> None:
     items = [{**bodies.sent(node(name, 8)), "future": [1.5, "é"]} for name in ("a100-0", "t4-1", "t4-0", "t4-0")]
     answer = kerf.post("/filter", bodies.args(pod(gpus=1), None, items))
     assert answer.json()["NodeNames"] is None
@@ -195,3 +195,10 @@ def test_a_real_request_of_preempt_is_understood() -> None:
         holders.append(manifest)
     with running([*holders, *(node(name, 2) for name in proposals)]) as kerf:
         assert kerf.post("/preempt", sample).json()["NodeNameToMetaVictims"] == proposals
+
+
+def test_whole_nodes_that_are_not_text_are_refused_since_the_answer_repeats_them() -> None:
+    body = b'{"Pod": {}, "Nodes": {"items": [{"metadata": {"name": "n"}, "unread": "%b"}]}}'
+    assert wire.read_args(body % "größe".encode()).candidates() == ["n"]
+    with pytest.raises(wire.WireError, match="it is not UTF-8"):
+        wire.read_args(body % b"\x80")

@@ -1,4 +1,4 @@
-"""Keys that do not exist and values in the wrong unit: said in the event, by explain and in `/pending`."""
+"""Unknown keys and values in the wrong unit: reported in the event, by explain and in `/pending`."""
 
 import json
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def kerf() -> Iterator[Kerf]:
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)), ids=[case[2][:60] for case in WRONG])
-def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(kerf: Kerf, number: int) -> None:
+def test_the_pod_gets_no_node_and_every_answer_says_why(kerf: Kerf, number: int) -> None:
     name, sentence = f"typo-{number}", WRONG[number][2]
     answer = kerf.filter(kerf.cluster.pod("default", name), ["n"])
     explained = kerf.get(f"/explain/pod/default/{name}").json()
@@ -68,20 +68,20 @@ def test_the_pod_gets_no_node_and_everybody_who_asks_is_told_why(kerf: Kerf, num
 
 
 @pytest.mark.parametrize("size", ["40Mi", "256", "40Gi", "0"])
-def test_a_size_that_is_meant_is_taken(size: str, shared: Shared) -> None:
+def test_a_plausible_size_is_accepted(size: str, shared: Shared) -> None:
     kerf = shared([node("n", 4)])
     answer = kerf.filter(pod("p", 1, annotations={"kerf.dev/gpu-memory-each": size}), ["n"])
     assert answer["NodeNames"] == ["n"]
 
 
-def test_a_pod_without_gpus_is_turned_away_for_what_was_meant_for_kerf_alone() -> None:
+def test_a_pod_without_gpus_is_rejected_only_for_typos_of_kerfs_keys() -> None:
     with running([node("n", 4)]) as kerf:
         assert kerf.filter(pod("web", annotations={"kerf.dev/team": "a"}), ["n"])["NodeNames"] == ["n"]
         meant = kerf.filter(pod("typo", annotations={"kerf.dev/gpu-coutn": "2"}), ["n"])
     assert "do you mean kerf.dev/gpu-count?" in str(meant["FailedAndUnresolvableNodes"])
 
 
-def test_a_pod_that_runs_holds_what_it_asked_for_whatever_else_it_says() -> None:
+def test_wrong_keys_do_not_change_what_a_running_pod_holds() -> None:
     said = {"kerf.dev/gpu-share": "500", "kerf.dev/gpu-memory-each": "40", "kerf.dev/gpu-modle": "h100"}
     given = {"kerf.dev/assigned-gpus": "0", "kerf.dev/assigned-share": "500", "kerf.dev/assigned-memory-mib": "40"}
     with running([node("n", 1)]) as kerf:
@@ -112,7 +112,7 @@ def test_a_percent_sign_is_written_twice_where_kube_scheduler_formats_it_and_now
     assert explained["sentence"] == sentence
 
 
-def test_what_kube_scheduler_passes_on_is_read_as_it_was_meant() -> None:
+def test_doubled_percent_signs_in_conditions_are_read_as_one() -> None:
     message = '0/1 nodes are available: 1 kerf.dev/gpu-model: "50%% of h100" is odd.'
     with running([node("n", 4)]) as kerf:
         kerf.create(made("asks", 2, 60, message=message))
@@ -121,7 +121,7 @@ def test_what_kube_scheduler_passes_on_is_read_as_it_was_meant() -> None:
     assert '"50% of h100"' in row["sentence"]
 
 
-def test_a_pod_without_marker_is_told_the_same_in_the_event_and_by_explain() -> None:
+def test_event_and_explain_agree_on_a_pod_without_marker() -> None:
     with running([node("n", 4)]) as kerf:
         message = f"0/1 nodes are available: 1 {UNMARKED}. preemption: 0/1 nodes are available."
         kerf.create(made("bare", None, 60, annotations={"kerf.dev/gpu-count": "1"}, message=message))

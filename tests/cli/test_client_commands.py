@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import signal
+import ssl
 import struct
 import subprocess
 import sys
@@ -70,6 +71,13 @@ def test_what_is_not_kerf_is_called_so(command: list[str], answer: tuple[int, by
     assert f"the server at {other.url} is not Kerf" in result.output
 
 
+def test_no_ca_files_are_read_for_http(server: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[object] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self, *_: loads.append(self))
+    assert kerf(server, "pending").exit_code == 0
+    assert not loads
+
+
 def test_who_has_to_send_a_token_is_told_how(tmp_path: Path) -> None:
     refusal = (401, b'{"detail": "send a token, as `Authorization: Bearer TOKEN`"}')
     token = tmp_path / "token"
@@ -81,7 +89,7 @@ def test_who_has_to_send_a_token_is_told_how(tmp_path: Path) -> None:
         )
     assert (bare.exit_code, sent.exit_code) == (FAILED, FAILED)
     assert "send a token" in bare.output
-    assert "; name a file with it in KERF_SERVER_TOKEN_FILE" in bare.output
+    assert "; set KERF_SERVER_TOKEN_FILE to a file with the token" in bare.output
     assert "(KERF_SERVER_TOKEN_FILE)" in sent.output
 
 
@@ -202,7 +210,7 @@ def test_what_if_with_other_nodes(server: Demo, manifest: str) -> None:
     assert told["moved"]
     assert all(entry["node"] != "a100-0" for entry in told["assignments"])
     assert (
-        "there are no pods to place: none waits, or would have to move"
+        "there are no pods to place: none is pending or on a drained node"
         in kerf(server, "what-if", "--drain", "cpu-0").output
     )
 
@@ -248,7 +256,7 @@ def test_what_if_of_what_the_api_server_would_refuse(server: Demo, tmp_path: Pat
     path.write_text(POD.replace("nvidia.com/gpu", "gpu"))
     result = kerf(server, "what-if", "-f", f"{path}")
     assert result.exit_code == USAGE, result.output
-    assert "the API server refuses it: gpu: no standard resource" in result.output
+    assert "the API server refuses it: gpu: not a standard resource" in result.output
     path.write_text(POD.replace("nvidia.com/gpu", "amd.com/gpu"))
     result = kerf(server, "what-if", "-f", f"{path}")
     assert result.exit_code == PENDING, result.output
@@ -277,7 +285,7 @@ def test_what_if_of_a_job_from_standard_input_and_of_several_files(server: Demo,
     assert re.search(r"^Job default/train: 2 of 2 pods; on \S+ \(1\), \S+ \(1\)$", result.output, re.MULTILINE), (
         result.output
     )
-    assert "left out, as they make no pods: Service train" in result.output
+    assert "left out, as they create no pods: Service train" in result.output
     told = json.loads(kerf(server, "what-if", "-f", manifest, "-f", "-", "-o", "json", text=JOB).output)
     places = [entry["place"] for entry in told["objects"]]
     assert places == [f"{manifest}: document 1", "standard input: document 2"]
@@ -324,9 +332,11 @@ def test_wrong_what_ifs(server: Demo, arguments: list[str], fault: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        pytest.param(JOB + "---\na: [1", "wrong.yaml: document 3, no YAML: ", id="syntax"),
+        pytest.param(JOB + "---\na: [1", "wrong.yaml: document 3, invalid YAML: ", id="syntax"),
         pytest.param(JOB + "---\nkind: Foo", "wrong.yaml: document 3, line 14 (Foo): kind: Foo is not", id="kind"),
-        pytest.param("kind: Service", "wrong.yaml: document 1, line 1 (Service): it makes no pods", id="no pods"),
+        pytest.param(
+            "kind: Service", "wrong.yaml: document 1, line 1 (Service): neither it nor any other object", id="no pods"
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_place(

@@ -79,7 +79,7 @@ def test_a_dead_prometheus_is_told() -> None:
 def test_from_outside_the_cluster_the_command_from_inside_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     outside = examined(telemetry__url="http://127.0.0.1:9")
     assert outside["findings"][-1] == (
-        "Services are seldom reached from outside their cluster; from inside: "
+        "Services can rarely be reached from outside the cluster; from inside: "
         "kubectl -n NAMESPACE exec deploy/kerf -c kerf -- kerf doctor"
     )
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
@@ -109,7 +109,7 @@ def test_a_prometheus_that_sends_to_a_login_elsewhere_is_told() -> None:
         Thread(target=server.serve_forever, daemon=True).start()
         told = examined(telemetry__url=f"http://127.0.0.1:{server.server_address[1]}")
         server.shutdown()
-    assert "leads to sso.example.com, a login perhaps: set telemetry.url" in told["findings"][0]
+    assert "redirects to sso.example.com, perhaps a login: set telemetry.url" in told["findings"][0]
 
 
 def test_no_prometheus_at_all_is_told() -> None:
@@ -155,7 +155,7 @@ def test_which_rank_serves_is_told_with_the_trial_that_chose_it(tmp_path: Path) 
     assert json.loads(data.stdout)["rank"] == {
         key: model[key] for key in ("mode", "served", "reason", "auto", "evidence")
     }
-    said = "rank: auto is fgd: 2.84 ± 1.08 points better than kerf: fgd 63 % (trial 2, 2.0 h ago)\n"
+    said = "rank: auto uses fgd: 2.84 ± 1.08 points better than kerf: fgd 63 % (trial 2, 2.0 h ago)\n"
     assert table.stdout.startswith(said)
 
 
@@ -165,8 +165,8 @@ def test_of_a_rank_that_was_not_tried_it_is_told_why(tmp_path: Path) -> None:
     served = fresh | {"reason": None, "auto": "kerf"}
     for model, said in (
         (fresh, "tightest serves: the expected mix of pods is not known yet"),
-        (served, "auto is kerf; other ranks were not tried yet"),
-        (served | {"evidence": None}, "auto is kerf; other ranks are not tried"),
+        (served, "auto uses kerf; other ranks have not been tried yet"),
+        (served | {"evidence": None}, "auto uses kerf; other ranks are not tried"),
     ):
         data, table = told_of_ranks(tmp_path, json.dumps(model).encode())
         assert table.stdout.startswith(f"rank: {said}\n")

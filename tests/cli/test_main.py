@@ -245,5 +245,5 @@ def test_the_demo_does_not_take_a_services_address_for_its_port() -> None:
     assert port_of("tcp://10.0.12.7:8888") == 8888
     assert port_of("9000") == 9000
     for wrong in ("http", "70000", "-1", ""):
-        with pytest.raises(typer.BadParameter, match="is no port"):
+        with pytest.raises(typer.BadParameter, match="is not a port"):
             port_of(wrong)

@@ -54,7 +54,7 @@ def test_as_data(server: Demo) -> None:
 
 def test_a_namespace_where_nobody_waits(server: Demo) -> None:
     result = kerf(server, "-n", "nowhere")
-    assert (result.exit_code, result.output) == (0, "no pod waits for GPUs in namespace nowhere\n")
+    assert (result.exit_code, result.output) == (0, "no pod is waiting for GPUs in namespace nowhere\n")
 
 
 @pytest.mark.parametrize("arguments", [("-n", "n" * 64), ("--limit", "0"), ("-o", "xml")])
@@ -86,7 +86,7 @@ def table(*pods: dict[str, Any], width: int = 80, more: int = 0) -> str:
 def test_each_pod_has_its_sentence() -> None:
     short = "needs 8 GPUs; n has 2 free, default/a holds 6"
     assert short in table(waiting("a/b", "kerf", short), width=200)
-    assert "asks for 8 GPUs" in table(waiting("a/b", "scheduler", ""), width=200)
+    assert "requests 8 GPUs" in table(waiting("a/b", "scheduler", ""), width=200)
 
 
 def test_hidden_pods_are_counted_and_no_line_is_wider_than_the_terminal() -> None:

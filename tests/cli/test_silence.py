@@ -11,7 +11,7 @@ import pytest
 
 from extender.cli.install.checks import checks_of
 from extender.cli.install.findings import Needs, findings_of
-from extender.cli.install.running import Site
+from extender.cli.install.running import KerfView
 from extender.kube.memory import MemoryCluster
 from extender.settings.load import load_settings
 from tests.api import bodies
@@ -51,15 +51,15 @@ def waiting(name: str, *, gated: bool = True, made: str = "2026-01-01T00:00:00Z"
 
 def faults(cluster: Cluster, **flags: Any) -> list[str]:
     settings = load_settings(flags={name.replace("__", "."): value for name, value in flags.items()})
-    findings = asyncio.run(findings_of(checks_of(Needs.SETTINGS), Site(settings, cluster, NOW)))
+    findings = asyncio.run(findings_of(checks_of(Needs.SETTINGS), KerfView(settings, cluster, NOW)))
     return [finding.told for finding in findings if finding.what != "telemetry"]
 
 
 def test_a_gate_that_nobody_opens_is_told() -> None:
     pods = [waiting(f"p{number}") for number in range(4)]
     assert faults(Cluster(pods)) == [
-        "pods default/p0, default/p1, default/p2 and 1 more wait behind the gate kerf.dev/queue, and no queue says "
-        "why: it is off (queue.enabled), or nothing of Kerf runs"
+        "pods default/p0, default/p1, default/p2 and 1 more wait behind the gate kerf.dev/queue, and no queue reports "
+        "why: the queue is off (queue.enabled), or Kerf is not running"
     ]
     assert faults(Cluster([waiting("young", made="2026-01-01T23:59:30Z")])) == []
     assert faults(Cluster([waiting("said", skipped="no room")])) == []
@@ -75,7 +75,7 @@ def test_a_gate_that_nobody_opens_is_told() -> None:
 )
 def test_a_queue_that_nobody_leads_any_more_is_told(renewed_at: str, told: str) -> None:
     found = faults(Cluster([waiting("said", skipped="no room")], renewed_at=renewed_at), leader_election__mode="own")
-    expected = f"pod default/said waits behind the gate kerf.dev/queue, and nobody leads: {told}"
+    expected = f"pod default/said waits behind the gate kerf.dev/queue, and Kerf has no leader: {told}"
     assert found == ([expected] if told else [])
 
 
@@ -119,5 +119,5 @@ def test_a_node_whose_agent_has_stopped_is_told() -> None:
 
     nodes = [reporting("at-work"), reporting("not-ready"), reporting("gone"), bodies.node("without", 2)]
     agents = [agent("a", "at-work"), agent("b", "not-ready", ready=False)]
-    stopped = "its agent has stopped, and its report is not kept up to date"
+    stopped = "its agent has stopped, so its report may be out of date"
     assert faults(Cluster([*nodes, *agents])) == [f"node gone: {stopped}", f"node not-ready: {stopped}"]

@@ -29,7 +29,7 @@ def node(name: str, model: str, **changes: Any) -> dict[str, Any]:
 NODES = [
     node("ip-10-0-142-211.eu-central-1.compute.internal", "NVIDIA-H100-80GB-HBM3"),
     node("gke-research-gpu-pool-a3-megagpu-8g-5f2b7c1d-x9q4", "NVIDIA-H100-80GB-HBM3", units=56, unit="REPLICA"),
-    node("aks-gpunp-30128931-vmss00001a", "NVIDIA-A100-SXM4-80GB", unhealthy=2, setAside="set aside: 3 pods failed"),
+    node("aks-gpunp-30128931-vmss00001a", "NVIDIA-A100-SXM4-80GB", unhealthy=2, setAside="quarantined: 3 pods failed"),
     node("node", "T4", load=None, memoryMiB=0, reservations=0, gpusStranded=0.0),
 ]
 DEVICES = {"owned": True, "free": "3 x gpu, 12 x mig-1g.10gb", "pools": []}
@@ -77,7 +77,7 @@ def test_what_is_stranded_is_told_as_the_part_of_all_gpus() -> None:
 
 def test_marks_are_whole_however_narrow_it_is() -> None:
     words = " ".join(" ".join(printed(NODES, 80)).split())
-    assert "(2 unhealthy; set aside)" in words or ("(2 unhealthy; set" in words and "aside)" in words)
+    assert "(2 unhealthy; quarantined)" in words
 
 
 def test_what_is_reserved_is_told_beside_what_is_booked() -> None:

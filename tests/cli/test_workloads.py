@@ -63,7 +63,7 @@ def test_as_csv_it_has_a_heading_and_a_line_for_each_row(server: Demo) -> None:
 
 def test_nobody_of_that_name(server: Demo) -> None:
     result = kerf(server, "-n", "nowhere")
-    assert (result.exit_code, result.output) == (0, "no such pod has GPUs or asks for some\n")
+    assert (result.exit_code, result.output) == (0, "no matching pod has or requests GPUs\n")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -15,21 +14,15 @@ from typer.testing import CliRunner, Result
 
 from extender.cli.client.port_forwards import Cluster
 from extender.cli.main import app
+from tests.controlplane.processes import free_port
 from tests.kube.test_kubeconfigs import kubeconfig, plugin, written
-
-
-def closed_port() -> int:
-    """One at which nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two kubeconfigs, each with a current-context; the first acts as somebody else."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    port = closed_port()
+    port = free_port()
     team = kubeconfig("team", cluster={"server": f"http://127.0.0.1:{port}"}, user={"token": "t", "as": "jane"})
     production = kubeconfig("production", cluster={"server": f"http://127.0.0.2:{port}"})
     return [written(tmp_path / "team", team), written(tmp_path / "production", production)]

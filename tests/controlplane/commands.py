@@ -38,12 +38,12 @@ def apiserver(binary: Path, etcd_url: str, key: Path, port: int, tokens: Path, f
 
 
 def scheduler(binary: Path, config: Path, certificates: Path, port: int, gates: Sequence[str]) -> Command:
-    """kube-scheduler, with features that are off by default."""
+    """kube-scheduler, with features that are off by default, or `NAME=false` for one that is on."""
     return [
         *(binary, f"--config={config}", f"--cert-dir={certificates}"),
         *("--bind-address=127.0.0.1", f"--secure-port={port}", "--authentication-skip-lookup"),
         "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics",
-        f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",
+        f"--feature-gates={','.join(gate if '=' in gate else f'{gate}=true' for gate in gates)}",
     ]
 
 

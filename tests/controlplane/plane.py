@@ -188,7 +188,8 @@ class ControlPlane:
         Only clientConnection.kubeconfig, that of `user`, and leaderElection are set (none unless given), and the
         address in the extenders' urlPrefix where `extender_url` is given; `replace` maps pieces of the text to others
         before it is parsed. With a `hostname` it runs as on a host of that name, where `own_hostname` allows; `gates`
-        are features that are off by default. The process serves /metrics at its `url` without authorization.
+        are features that are off by default, or `NAME=false` for one that is on. The process serves /metrics at its
+        `url` without authorization.
         """
         text = config.read_text() if isinstance(config, Path) else config
         for old, new in (replace or {}).items():

@@ -1,7 +1,9 @@
 """Child processes that log to a file, tell when they are ready, and never outlive the tests."""
 
 import contextlib
+import itertools
 import os
+import random
 import re
 import signal
 import socket
@@ -178,12 +180,18 @@ def answers(url: str, certificate: Path | None = None) -> bool:
             return False
 
 
+_PORTS = range(11_000, 30_000)
+"""Below the ports that outgoing connections get, and those of Kubernetes' NodePorts."""
+_ports = itertools.cycle(random.Random(os.getpid()).sample(_PORTS, len(_PORTS)))
+
+
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free on all addresses, and that this process has not returned lately."""
+    while True:
+        port = next(_ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def wait_until(predicate: Callable[[], Value], timeout_s: float, what: str, interval_s: float = 0.05) -> Value:

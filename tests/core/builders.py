@@ -6,15 +6,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Rows
+from extender.core.decisions import Decision, decide
 from extender.core.devices import choose_among
+from extender.core.evaluations import Memo
 from extender.core.fit.fits import fit
+from extender.core.fit.reasons import Fit, Reason
+from extender.core.policies.policy import Policy, Score
+from extender.core.policies.registry import POLICIES
 from extender.core.resources.gpu_models import ModelPattern, describe_model
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
 from extender.kube.patterns import compile_pattern
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 
-ALIASES: Mapping[str, Iterable[str]] = {}
+T4, A100, A100_40 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920), ("NVIDIA-A100-SXM4-40GB", 40960)
+UNKNOWN = ("", 0)
+"""A GPU of unknown model and memory."""
+ONE = GpuRequest(1)
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class NodeState:
     used: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """(milli, MiB) of GPUs that are shared."""
     untracked: int = 0
-    """Units of unknown index that somebody holds, the withheld ones not counted."""
+    """Units in use on GPUs of unknown index, without the withheld ones."""
     num_served: int = 0
     num_unserved: int = 0
     slices: Mapping[int, int] = field(default_factory=dict)
@@ -37,7 +45,7 @@ class NodeState:
 
     @property
     def idle(self) -> set[int]:
-        """GPUs that may be given whole, those of unknown holders included."""
+        """Healthy GPUs without a known booking."""
         healthy = {index for index, gpu in enumerate(self.offer.gpus) if gpu.healthy}
         return healthy - self.held - self.used.keys()
 
@@ -66,7 +74,7 @@ def node(
     count = len(gpus)
     columns = zip(gpus, uuids or [""] * count, numas or [-1] * count, links or [-1] * count, strict=True)
     described = tuple(
-        Gpu(describe_model(product, ALIASES), memory_mib, uuid, index not in broken, numa, link)
+        Gpu(describe_model(product, {}), memory_mib, uuid, index not in broken, numa, link)
         for index, ((product, memory_mib), uuid, numa, link) in enumerate(columns)
     )
     profiles = tuple(sorted((mig or {}).items()))
@@ -80,7 +88,7 @@ def node(
 
 
 def wholly(offer: NodeOffer, held: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """All of some GPUs, as it is held."""
+    """Bookings of some GPUs as a whole."""
     return {index: (WHOLE_MILLI, offer.gpus[index].memory_mib) for index in held}
 
 
@@ -90,7 +98,9 @@ def arrays_of(nodes: Mapping[str, NodeState]) -> ClusterArrays:
     for name, state in nodes.items():
         row = arrays.set_node(name, state.offer)
         gpus = wholly(state.offer, state.held) | dict(state.used)
-        arrays.set_held(row, Held(gpus, state.all_untracked, (), state.num_served, state.num_unserved, state.slices))
+        arrays.set_held(
+            row, HeldAmounts(gpus, state.all_untracked, (), state.num_served, state.num_unserved, state.slices)
+        )
     return arrays
 
 
@@ -110,6 +120,35 @@ def pattern(text: str) -> ModelPattern:
 
 
 def choose_gpus(cluster: Cluster, row: int, request: GpuRequest, *, spreads: bool = False) -> tuple[int, ...] | None:
-    """Indices of the GPUs for a request on one node, of those that fit it; None when it does not."""
+    """Indices of the GPUs for a request on one node; None where it does not fit."""
     checked = fit(cluster, request, np.array([row]))
     return choose_among(cluster, row, request, checked.room[0], shares=bool(checked.shares[0]), spreads=spreads)
+
+
+def fit_all(cluster: Cluster, request: GpuRequest = ONE) -> Fit:
+    """The fit on every row."""
+    return fit(cluster, request, all_rows(cluster))
+
+
+def verdict(state: NodeState, request: GpuRequest) -> tuple[Reason, int]:
+    """The reason for one node, and the number behind it."""
+    checked = fit_all(cluster_of({"n": state}), request)
+    return Reason(checked.reason[0]), int(checked.available[0])
+
+
+def scores_of(score: Score, cluster: Cluster, request: GpuRequest = ONE) -> list[float]:
+    """Scores of every row."""
+    values: list[float] = score(cluster, request, all_rows(cluster), fit_all(cluster, request)).tolist()
+    return values
+
+
+def decided(cluster: Cluster, request: GpuRequest = ONE, policy: Policy | str = "tightest") -> Decision:
+    """The decision among all rows, without a cache."""
+    by = POLICIES[policy] if isinstance(policy, str) else policy
+    return decide(cluster, request, by, all_rows(cluster), Memo())
+
+
+def best_of(cluster: Cluster, request: GpuRequest = ONE, policy: Policy | str = "tightest") -> str:
+    """Name of the node that wins, "" for none."""
+    best = decided(cluster, request, policy).best
+    return "" if best is None else cluster.node_names[best]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from extender.core.clusters import Cluster
-from extender.core.fragmentation import ANY_MODEL, Asks, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, PodClasses, TypicalPod, mix_of
 from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
 from extender.core.policies.policy import Policy
 from extender.core.valuenet.features import FEATURES, Outlook, node_states, outlook_of, plain_worth
@@ -18,7 +18,7 @@ def only(quantum: float = 0.1, **weights: float) -> Potential:
 def plain_outlook(cluster: Cluster) -> Outlook:
     """One whole GPU with 8 CPUs is what everybody wants, and all GPUs are worth the same."""
     mix = mix_of([TypicalPod(8000, 1, 1000, ANY_MODEL, 1)], 1)
-    asks = Asks(*(np.array([amount]) for amount in (8000, 32768, 1, 1000, ANY_MODEL)))
+    asks = PodClasses(*(np.array([amount]) for amount in (8000, 32768, 1, 1000, ANY_MODEL)))
     nodes = node_states(cluster, np.arange(cluster.num_nodes), len(cluster.models))
     return outlook_of(nodes, asks, np.ones(1), mix, plain_worth(len(cluster.models) + 1))
 

@@ -1,37 +1,27 @@
-"""Order: priority, age, being held back, fair share."""
+"""Queue order: priority, ageing, delays, fair share."""
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.orders import _PATIENCE, Waiting, _effective_priority, hold_s, ordered
+from extender.core.orders import _PATIENCE, WaitingJob, _effective_priority, hold_s, ordered
 
 
-def keys(*waiting: Waiting, now: float = 1000.0, **options: object) -> str:
+def keys(*waiting: WaitingJob, now: float = 1000.0, **options: object) -> str:
     shuffled = list(waiting)
     random.Random(3).shuffle(shuffled)
     return " ".join(item.key for item in ordered(shuffled, now, **options))  # type: ignore[arg-type]
 
 
 def test_g1_higher_priority_first_and_fifo_among_equals() -> None:
-    first, second = Waiting("a", 5, 10.0), Waiting("b", 5, 20.0)
-    assert keys(first, second, Waiting("c", 9, 900.0), Waiting("d", -1, 0.0)) == "c a b d"
-    assert keys(Waiting("y", 0, 5.0), Waiting("x", 0, 5.0)) == "x y"
+    first, second = WaitingJob("a", 5, 10.0), WaitingJob("b", 5, 20.0)
+    assert keys(first, second, WaitingJob("c", 9, 900.0), WaitingJob("d", -1, 0.0)) == "c a b d"
+    assert keys(WaitingJob("y", 0, 5.0), WaitingJob("x", 0, 5.0)) == "x y"
 
 
-def test_ageing_lets_the_old_pass() -> None:
-    old, new = Waiting("old", 0, 0.0), Waiting("new", 3, 990.0)
-    assert keys(old, new) == "new old"
-    assert keys(old, new, ageing_s=400.0) == "new old"  # 0 + 1000 // 400 = 2 < 3
-    assert keys(old, new, ageing_s=250.0) == "old new"  # 0 + 4 > 3
-    assert keys(Waiting("ahead", 0, 5000.0), Waiting("b", 0, 999.0), ageing_s=1.0) == "b ahead"  # a clock that is ahead
-
-
-@pytest.mark.parametrize(
-    ("now", "ageing_s", "priority"),
-    [
+def test_ageing_raises_the_priority_by_one_for_each_full_period_past_due() -> None:
+    for now, ageing_s, priority in (
         (99.0, 1.0, 5),
         (100.0, 1.0, 5),
         (100.9, 1.0, 5),
@@ -39,28 +29,24 @@ def test_ageing_lets_the_old_pass() -> None:
         (349.0, 100.0, 7),
         (101.0, 0.5, 7),
         (9e9, 0, 5),
-    ],
-)
-def test_the_priority_rises_by_one_for_each_full_time_that_a_turn_is_overdue(
-    now: float, ageing_s: float, priority: float
-) -> None:
-    assert _effective_priority(Waiting("a", 5, 60.0, held_s=40.0), now, ageing_s) == priority
+    ):
+        assert _effective_priority(WaitingJob("a", 5, 60.0, held_s=40.0), now, ageing_s) == priority
+    old, new = WaitingJob("old", 0, 0.0), WaitingJob("new", 3, 990.0)
+    assert keys(old, new) == "new old"
+    assert keys(old, new, ageing_s=400.0) == "new old"  # 0 + 1000 // 400 = 2 < 3
+    assert keys(old, new, ageing_s=250.0) == "old new"  # 0 + 4 > 3
 
 
-def test_held_back_by_expected_gpu_time_within_bounds() -> None:
+def test_jobs_are_delayed_by_expected_gpu_time_within_bounds() -> None:
     assert hold_s(20.0, 2.0, 1e9) == _PATIENCE * 40.0
     assert hold_s(20.0, 2.0, 100.0) == 100.0
-    long = Waiting("long", 0, 10.0, held_s=500.0)
-    assert (
-        keys(long, Waiting("short", 0, 400.0, held_s=5.0), Waiting("late", 0, 506.0, held_s=5.0)) == "short long late"
-    )
-    assert keys(long, Waiting("urgent", 1, 900.0, held_s=900.0)) == "urgent long"
-
-
-def test_being_held_back_is_no_waiting_that_raises_the_priority() -> None:
-    held, fresh = Waiting("held", 0, 0.0, held_s=1000.0), Waiting("fresh", 0, 900.0)
+    long = WaitingJob("long", 0, 10.0, held_s=500.0)
+    short, late = WaitingJob("short", 0, 400.0, held_s=5.0), WaitingJob("late", 0, 506.0, held_s=5.0)
+    assert keys(long, short, late) == "short long late"
+    assert keys(long, WaitingJob("urgent", 1, 900.0, held_s=900.0)) == "urgent long"
+    held, fresh = WaitingJob("held", 0, 0.0, held_s=1000.0), WaitingJob("fresh", 0, 900.0)
     assert keys(held, fresh, ageing_s=100.0) == "fresh held"  # due at 1000 and 900: 0 + 0 and 0 + 1
-    assert keys(held, Waiting("urgent", 3, 1500.0), now=1400.0, ageing_s=100.0) == "held urgent"  # 0 + 4 > 3
+    assert keys(held, WaitingJob("urgent", 3, 1500.0), now=1400.0, ageing_s=100.0) == "held urgent"  # 0 + 4 > 3
 
 
 JOBS = st.lists(
@@ -71,45 +57,30 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.floats(0, 5e3), st.floats(0, 1e5), st.sampled_from([0.0, 60.0, 3600.0]))
-def test_nobody_is_passed_by_equals_that_came_later_than_the_bound(
+def test_no_job_is_overtaken_by_equals_that_arrive_later_than_the_bound(
     jobs: list[tuple[int, float, int]], most_s: float, now: float, ageing_s: float
 ) -> None:
     waiting = [
-        Waiting(str(j), 0, since, hold_s(expected_s, gpus, most_s)) for j, (since, expected_s, gpus) in enumerate(jobs)
+        WaitingJob(str(j), 0, since, hold_s(expected_s, gpus, most_s))
+        for j, (since, expected_s, gpus) in enumerate(jobs)
     ]
     in_order = ordered(waiting, now, ageing_s=ageing_s)
     for place, job in enumerate(in_order):
         assert all(job.since <= passed.since + most_s + 1e-6 for passed in in_order[place + 1 :])
-        # Of jobs that are held back alike nobody is passed at all.
+        # Among equal delays nobody is overtaken at all.
         assert all(passed.since >= job.since for passed in in_order[place + 1 :] if passed.held_s == job.held_s)
 
 
-def test_fair_share_takes_turns_by_what_is_in_use() -> None:
-    burst = [Waiting(f"a{n}", 0, float(n), owner="a", share=2.0) for n in range(3)]
-    late = [Waiting(f"b{n}", 0, 50.0 + n, owner="b", share=2.0) for n in range(2)]
+def test_fair_share_alternates_by_gpus_in_use() -> None:
+    burst = [WaitingJob(f"a{n}", 0, float(n), owner="a", share=2.0) for n in range(3)]
+    late = [WaitingJob(f"b{n}", 0, 50.0 + n, owner="b", share=2.0) for n in range(2)]
     assert keys(*burst, *late, shares={}) == "a0 b0 a1 b1 a2"
     assert keys(*burst, *late, shares={"a": 4.0}) == "b0 b1 a0 a1 a2"
-    assert keys(*burst, Waiting("urgent", 5, 90.0, owner="a"), *late, shares={"a": 9.0}).startswith("urgent b0")
+    assert keys(*burst, WaitingJob("urgent", 5, 90.0, owner="a"), *late, shares={"a": 9.0}).startswith("urgent b0")
 
 
-def test_a_namespace_that_uses_nothing_comes_before_one_that_uses_a_little() -> None:
-    used, unused = Waiting("a", 0, 1.0, owner="a", share=1.0), Waiting("b", 0, 2.0, owner="b", share=1.0)
-    assert keys(used, unused, shares={"a": 0.5}) == "b a"
-
-
-def test_small_shares_count_as_what_they_are() -> None:
-    shares = [Waiting(f"a{n}", 0, 50.0 + n, owner="a", share=0.25) for n in range(4)]
-    other = Waiting("b", 0, 1.0, owner="b", share=0.25)
-    assert keys(*shares, other, shares={"b": 0.6}) == "a0 a1 a2 b a3"  # 0, 0.25, 0.5 before 0.6
-
-
-def test_who_asks_for_no_gpu_takes_turns_too() -> None:
-    burst = [Waiting(f"a{n}", 0, float(n), owner="a") for n in range(3)]
-    assert keys(*burst, Waiting("b0", 0, 50.0, owner="b"), shares={}) == "a0 b0 a1 a2"
-
-
-def by_trying_all(waiting: list[Waiting], now: float, shares: dict[str, float]) -> list[str]:
-    """The order in the words of its definition: each time the best of all that are left."""
+def by_trying_all(waiting: list[WaitingJob], now: float, shares: dict[str, float]) -> list[str]:
+    """The order by its definition: each time the best of all that are left."""
     left, used, result = list(waiting), dict(shares), []
     while left:
         best = max(_effective_priority(item, now, 0.0) for item in left)
@@ -134,27 +105,27 @@ def by_trying_all(waiting: list[Waiting], now: float, shares: dict[str, float]) 
     ),
     st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.0, 0.5, 1.0, 3.0])),
 )
-def test_fair_share_is_each_time_the_turn_of_who_has_least(
+def test_fair_share_takes_the_namespace_with_the_smallest_share_each_time(
     jobs: list[tuple[int, int, str, float]], shares: dict[str, float]
 ) -> None:
     waiting = [
-        Waiting(f"p{number:02}", priority, float(since), owner=owner, share=share)
+        WaitingJob(f"p{number:02}", priority, float(since), owner=owner, share=share)
         for number, (priority, since, owner, share) in enumerate(jobs)
     ]
     assert [item.key for item in ordered(waiting, 100.0, shares=shares)] == by_trying_all(waiting, 100.0, shares)
 
 
-def test_the_order_of_many_namespaces_takes_no_look_at_all_of_them_for_each_pod() -> None:
+def test_ordering_many_namespaces_compares_few_of_them_for_each_pod() -> None:
     compared = 0
 
     class Name(str):
-        """Counts how often it is looked at to tell who is next."""
+        """Counts comparisons."""
 
         def __lt__(self, other: str) -> bool:
             nonlocal compared
             compared += 1
             return super().__lt__(other)
 
-    waiting = [Waiting(f"p{n}", 0, 0.0, owner=Name(f"ns{n % 500:03}"), share=1.0) for n in range(5000)]
+    waiting = [WaitingJob(f"p{n}", 0, 0.0, owner=Name(f"ns{n % 500:03}"), share=1.0) for n in range(5000)]
     assert len(ordered(waiting, 1.0, shares={})) == 5000
     assert compared < 5000 * 50  # not 5000 * 500

@@ -1,7 +1,5 @@
 """The sample cluster of the demo: what the README promises of it."""
 
-from collections import Counter
-
 import pytest
 
 from extender.demo.cluster import sample_cluster
@@ -14,16 +12,11 @@ PENDING = {
 }
 
 
-def test_it_is_the_same_at_every_start() -> None:
-    assert list(sample_cluster(1e9)) == list(sample_cluster(1e9))
-
-
 def test_it_has_some_dozens_of_heterogeneous_nodes_and_pods_running() -> None:
+    assert list(sample_cluster(1e9)) == list(sample_cluster(1e9))
     assert len(NODES) == len(set(NODES)) == 38
-    models = Counter(
-        item["metadata"]["labels"].get("nvidia.com/gpu.product", "") for item in OBJECTS if item["kind"] == "Node"
-    )
-    assert len(models) == 7
+    labels = [item["metadata"]["labels"] for item in OBJECTS if item["kind"] == "Node"]
+    assert len({label.get("nvidia.com/gpu.product", "") for label in labels}) == 7
     assert sum(item["kind"] == "Pod" and item["status"]["phase"] == "Running" for item in OBJECTS) > 20
 
 
@@ -44,13 +37,7 @@ def test_no_node_of_it_is_over_committed_and_every_gpu_is_accounted_for() -> Non
 def test_each_pending_pod_but_one_finds_a_place(name: str) -> None:
     with running(OBJECTS) as kerf:
         chosen = kerf.filter(PENDING[name], NODES)["NodeNames"]
-        assert chosen
         assert kerf.bind(PENDING[name], chosen[0]) == ""
-
-
-def test_the_sample_request_gets_what_it_asks_for() -> None:
-    with running(OBJECTS) as kerf:
-        (chosen,) = kerf.filter(PENDING["train-0"], NODES)["NodeNames"]
-        assert chosen.startswith("a100")
-        assert kerf.bind(PENDING["train-0"], chosen) == ""
-        assert kerf.gpus_of(PENDING["train-0"]).count(",") == 1
+        if name == "train-0":
+            assert len(chosen) == 1 and chosen[0].startswith("a100")
+            assert kerf.gpus_of(PENDING[name]).count(",") == 1

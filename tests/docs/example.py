@@ -42,12 +42,12 @@ def example_on_path(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         _forget()
-        yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "kerf_example"]:
-        del sys.modules[name]
-    registry.POLICIES.clear()
-    registry.POLICIES.update(known)
-    _forget()
+        try:
+            yield
+        finally:
+            registry.POLICIES.clear()
+            registry.POLICIES.update(known)
+            _forget()
 
 
 def _forget() -> None:
@@ -55,6 +55,8 @@ def _forget() -> None:
     registry.forget()
     filters._INSTALLED.forget()  # noqa: SLF001
     TABLE.only(BUILT_IN)
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"kerf_example", "kerf_broken"}]:
+        del sys.modules[name]
     for remembered in (plugins, _managed_resources, pod_resources.managed_names):
         remembered.cache_clear()
     importlib.invalidate_caches()

@@ -200,7 +200,7 @@ def use_part() -> None:
         assert kerf.get("/page/parts/crowds/panel.js").status == 200
     with running([node("n", 2)]) as kerf:
         answer = kerf.get("/crowds")
-        assert (answer.status, answer.json()["detail"]) == (404, "nobody counts who waits (setting crowds.most)")
+        assert (answer.status, answer.json()["detail"]) == (404, "waiting pods are not counted (setting crowds.most)")
         assert b"crowds" not in kerf.get("/page/parts.js").content
 
 

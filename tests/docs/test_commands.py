@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from extender.core.faces import faces
-from extender.settings.load import _describe_kernel
 from tests.controlplane.objects import cpu_node, gpu_node, pod
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.processes import answers, clean_environment, free_port, start_process, wait_until
@@ -197,10 +196,6 @@ def test_every_command_is_run_here_or_elsewhere() -> None:
     told = [*commands(README.read_text()), *commands(GETTING_STARTED)]
     assert not [command.text for command in told if command.text not in run]
     assert not [start for start in ELSEWHERE if not any(command.text.startswith(start) for command in told)]
-
-
-def test_configuration_page_is_what_the_command_prints() -> None:
-    assert (DOCS / "reference" / "configuration.md").read_text().endswith(_describe_kernel().rstrip() + "\n")
 
 
 def test_the_commands_that_open_all_gates_without_kerf(tmp_path: Path) -> None:

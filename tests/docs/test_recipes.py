@@ -16,6 +16,8 @@ from tests.docs.example import install_example
 from tests.docs.pages import ROOT
 from tests.docs.recipe_uses import EXAMPLE, SKIPPED, USES
 
+pytestmark = pytest.mark.nightly(of=("CONTRIBUTING.md", "docs/examples/", "extender/", "tests/docs/"))
+
 COPIED = ("extender", "model", "pyproject.toml")
 _FENCE = re.compile(r"^```(\w*)\n(?:(?:#|//) (\S+/\S+)\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -7,9 +7,6 @@ import pytest
 from tests.docs.pages import ROOT, pages
 from tests.docs.words import LONGEST, OF_RELEASES, long_sentences, sentences
 
-OF_SETTINGS = {"configuration.md", "missing.md", "set_aside.md"}
-"""Have texts of settings that are longer, as the code has them."""
-
 PAGE = f"""# A heading of {"many " * 40} words
 
 A sentence with [a link of three](https://example.com/{"x" * 9}). Another, of `one {"span " * 40}`.
@@ -28,7 +25,7 @@ It ends here, e.g. now.
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages() if page != OF_RELEASES and page.name not in OF_SETTINGS],
+    [page for page in pages() if page != OF_RELEASES],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_no_sentence_is_too_long(page: Path) -> None:

@@ -1,10 +1,127 @@
 """Selectors that are made up, and devices for them."""
 
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.dra.expressions import DRIVER
+
+_NAMES = ("type", "index", "healthy", "version", "product")
+_CAPACITIES = ("memory", "cores")
+_DOMAIN = f"device.attributes['«{DRIVER}|{DRIVER}|{DRIVER}|{DRIVER}|other.example.com»']"
+_NAME = f"«{'|'.join(_NAMES)}»"
+_ATTRIBUTE = f"{_DOMAIN}.{_NAME}"
+_CAPACITY = f"«{'|'.join(_CAPACITIES)}»"
+_CHOICE = "({bool} ? {kind} : {kind})"
+_PATTERN = r"«'^g'|'(?i)GPU'|r'^\d+'|'[a-c]¦x$'|'.*'|''|r'\bA100\b'|'a{2,3}'»"
+
+# In templates «a|b» is one of these texts, with ¦ for |, and {a|b} an expression of one of these types, one level
+# deeper. {kind} is of the same type each time; {loop} and {bind} have a variable.
+
+_BOOL: Sequence[str] = (
+    "{bool} && {bool}",
+    "({bool} || {bool})",
+    "!({bool})",
+    "({bool} ? {bool} : {bool})",
+    "{kind} «==|==|!=» {kind}",
+    "{int|string|dyn|dyn} == {dyn}",
+    "{dyn} == {int|string|bool|quantity|semver}",
+    "{int} «<|<=|>|>=» {int|dyn}",
+    "{dyn} «<|>=» {string|int|dyn}",
+    "{string|string|dyn} in {list(string)}",
+    "{int|dyn} in {list(int)}",
+    "{string|dyn}.«startsWith|endsWith|contains»({string})",
+    f"{{string|dyn}}.matches({_PATTERN})",
+    "{quantity}.«isGreaterThan|isLessThan»({quantity|dyn})",
+    "{semver}.«isGreaterThan|isLessThan»({semver|dyn})",
+    "«isQuantity|isSemver»({string})",
+    f"has({_ATTRIBUTE})",
+    f"'{_NAME}' in {_DOMAIN}",
+    "{loop}",
+    "{bind}",
+    "{optional}.hasValue()",
+    "{odd}",
+)
+_LEAVES: Mapping[str, Sequence[str]] = {
+    "bool": ("true", "false", "device.allowMultipleAllocations", f"has({_ATTRIBUTE})"),
+    "string": (
+        r"""«'gpu'|'mig'|''|'GPU'|'a b c'|'1.2.3'|'10Gi'|r'\d'|"\"x\""|'é'|'-3'»""",
+        "device.driver",
+    ),
+    "int": ("«0|1|2|-1|7|0x10|9223372036854775807|-9223372036854775808»",),
+    "quantity": (
+        "quantity('«0|1|40Gi|500m|1.5Gi|1e3|10k|bad|-1»')",
+        f"device.capacity['{DRIVER}'].{_CAPACITY}",
+    ),
+    "semver": ("semver('«1.2.3|0.0.1|1.2.3-rc.1|1.2|x|550.0.0»')",),
+    "list(string)": ("['gpu', 'mig', 'A100 40GB']", "['1.2.3']"),
+    "list(int)": ("[0, 1, 7]", "[2, -1, 2]"),
+    "optional": (f"{_DOMAIN}.?{_NAME}", f"{_DOMAIN}[?'{_NAME}']"),
+}
+_COMPOUNDS: Mapping[str, Sequence[str]] = {
+    "string": (
+        "{text}.«lowerAscii|upperAscii|trim»()",
+        "({string} + {text})",
+        "{text}.replace({string}, {string})",
+        "{text}.substring({int})",
+        "{text}.charAt({int})",
+        "string({int|bool|dyn})",
+        "{list(string)}.join('-')",
+        "{list(string)}[{int}]",
+        "{optional}.orValue({string})",
+        _CHOICE,
+    ),
+    "int": (
+        "({int} «+|-|*|/|%» {int|dyn})",
+        "-({int})",
+        "size({text})",
+        "{list(int)|list(string)}.size()",
+        "int({string|dyn|int})",
+        "{text}.«indexOf|lastIndexOf»({string})",
+        "{quantity}.asInteger()",
+        "{quantity}.compareTo({quantity})",
+        "{semver}.«major|minor|patch»()",
+        "{semver}.compareTo({semver})",
+        _CHOICE,
+    ),
+    "quantity": ("quantity({text})", _CHOICE),
+    "semver": ("semver({text}, {bool})", "semver({text})", _CHOICE),
+    "list(string)": (
+        "[{string}, {string}]",
+        "{text}.split({string})",
+        "{list(string)}.filter(s, s.startsWith({string}))",
+        "{list(int)}.map(i, string(i))",
+        "({list(string)} + {list(string)})",
+    ),
+    "list(int)": (
+        "[{int}, {int}, {int}]",
+        "{list(string)}.map(s, s.size())",
+        "{list(int)}.map(i, i > 0, i * 2)",
+    ),
+    "optional": ("optional.of({int|string|dyn})", "{optional}.optMap(o, {string})"),
+}
+_ODD: Sequence[str] = (
+    "{string} == {int}",
+    "{dyn}",
+    f"{_ATTRIBUTE}.x == 1",
+    f"has({_ATTRIBUTE}.x)",
+    f"{_ATTRIBUTE} in {_ATTRIBUTE}",
+    "device.attributes.exists(d, d == {string})",
+    f"{_DOMAIN}.all(k, k != {{string}})",
+    "{'gpu': 1, 'mig': 2}[{dyn}] == {int}",
+    "dyn({int}) == 1.0",
+    "{int} < 1.5",
+    "device.capacity[{string}].memory == {quantity}",
+    "device.attributes[{string}].type == {string}",
+    "'%d'.format([{int}]) == {string}",
+    "{quantity}.add({int}).isGreaterThan({quantity})",
+)
+"""What is rare, or wrong."""
+_KINDS_COMPARED = ("int", "string", "string", "dyn", "quantity", "semver")
+_PART = re.compile(r"«([^»]*)»|\{([a-z()|]+)\}")
+_Names = Sequence[tuple[str, str]]
+"""The variables, by name and type."""
 
 
 class Author:
@@ -12,11 +129,10 @@ class Author:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._names = 0
+        self._num_names = 0
 
     def selector(self) -> str:
-        """An expression."""
-        return self.bool(self._random.choice((1, 2, 2, 3, 3, 4)), ())
+        return self._of("bool", self._random.choice((1, 2, 2, 3, 3, 4)), ())
 
     def device(self) -> dict[str, Any]:
         """A device to try them on, in whichever way it is named."""
@@ -38,203 +154,49 @@ class Author:
         shareable = {"allowMultipleAllocations": True} if self._random.random() < 0.3 else {}
         return {"name": "d", "attributes": attributes, "capacity": capacity, **shareable}
 
-    # By type: each of a depth at most, with the variables that there are, by name and type
-
-    def bool(self, depth: int, names: Sequence[tuple[str, str]]) -> str:
-        make, pick = self._of(depth, names), self._random.choice
-        if depth <= 0:
-            return pick(
-                (*_named(names, "bool"), "true", "false", "device.allowMultipleAllocations", f"has({make.attribute()})")
-            )
-        kind = pick(("int", "string", "string", "dyn", "quantity", "semver"))
-        one, other = make(kind), make(kind)
-        kind_of_list = pick(("int", "string"))
-        return pick(
-            (
-                lambda: f"{make('bool')} && {make('bool')}",
-                lambda: f"({make('bool')} || {make('bool')})",
-                lambda: f"!({make('bool')})",
-                lambda: f"({make('bool')} ? {make('bool')} : {make('bool')})",
-                lambda: f"{one} {pick(('==', '==', '!='))} {other}",
-                lambda: f"{make(pick(('int', 'string', 'dyn', 'dyn')))} == {make('dyn')}",
-                lambda: f"{make('dyn')} == {make(pick(('int', 'string', 'bool', 'quantity', 'semver')))}",
-                lambda: f"{make('int')} {pick(('<', '<=', '>', '>='))} {make(pick(('int', 'dyn')))}",
-                lambda: f"{make('dyn')} {pick(('<', '>='))} {make(pick(('string', 'int', 'dyn')))}",
-                lambda: f"{make(pick(('string', 'string', 'dyn')))} in {make('list(string)')}",
-                lambda: f"{make(pick(('int', 'dyn')))} in {make('list(int)')}",
-                lambda: (
-                    f"{make(pick(('string', 'dyn')))}.{pick(('startsWith', 'endsWith', 'contains'))}({make('string')})"
-                ),
-                lambda: f"{make(pick(('string', 'dyn')))}.matches({self._pattern()})",
-                lambda: (
-                    f"{make('quantity')}.{pick(('isGreaterThan', 'isLessThan'))}({make(pick(('quantity', 'dyn')))})"
-                ),
-                lambda: f"{make('semver')}.{pick(('isGreaterThan', 'isLessThan'))}({make(pick(('semver', 'dyn')))})",
-                lambda: f"{pick(('isQuantity', 'isSemver'))}({make('string')})",
-                lambda: f"has({make.attribute()})",
-                lambda: f"'{pick(_NAMES)}' in {self._domain()}",
-                lambda: self._loop(depth, names, pick(("exists", "all", "exists_one")), kind_of_list),
-                lambda: self._bind(depth, names, "bool"),
-                lambda: f"{make('optional')}.hasValue()",
-                lambda: self._odd(make),
-            )
-        )()
-
-    def of(self, kind: str, depth: int, names: Sequence[tuple[str, str]]) -> str:
-        """An expression of a type."""
-        make, pick = self._of(depth, names), self._random.choice
-        known = _named(names, kind)
+    def _of(self, kind: str, depth: int, names: _Names) -> str:
+        """An expression of a type, of a depth at most."""
+        known = tuple(name for name, of in names if of == kind)
         if known and self._random.random() < 0.4:
-            return pick(known)
-        if kind == "bool":
-            return self.bool(depth, names)
+            return self._random.choice(known)
         if kind == "dyn":
-            return (
-                make.attribute()
-                if depth < 2
-                else pick((make.attribute(), f"dyn({make('int')})", f"{make('optional')}.value()"))
-            )
-        return str(pick(self._simple(kind) if depth <= 0 else (*self._simple(kind), *self._compound(kind, make)))())
+            templates: Sequence[str] = (_ATTRIBUTE,)
+            if depth >= 2:
+                templates = (_ATTRIBUTE, "dyn({int})", "{optional}.value()")
+        elif depth <= 0:
+            templates = (*_LEAVES[kind], *(known if kind == "bool" else ()))
+        else:
+            templates = _BOOL if kind == "bool" else (*_LEAVES[kind], *_COMPOUNDS[kind])
+        return self._filled(self._random.choice(templates), kind, depth, names)
 
-    def _simple(self, kind: str) -> Sequence[Any]:
+    def _filled(self, template: str, kind: str, depth: int, names: _Names) -> str:
         pick = self._random.choice
-        texts = ("'gpu'", "'mig'", "''", "'GPU'", "'a b c'", "'1.2.3'", "'10Gi'", "r'\\d'", '"\\"x\\""', "'é'", "'-3'")
-        numbers = ("0", "1", "2", "-1", "7", "0x10", "9223372036854775807", "-9223372036854775808")
-        return {
-            "string": (lambda: pick(texts), lambda: "device.driver"),
-            "int": (lambda: pick(numbers), lambda: pick(numbers)),
-            "quantity": (
-                lambda: f"quantity('{pick(('0', '1', '40Gi', '500m', '1.5Gi', '1e3', '10k', 'bad', '-1'))}')",
-                lambda: f"device.capacity['{DRIVER}'].{pick(_CAPACITIES)}",
-            ),
-            "semver": (lambda: f"semver('{pick(('1.2.3', '0.0.1', '1.2.3-rc.1', '1.2', 'x', '550.0.0'))}')",),
-            "list(string)": (lambda: "['gpu', 'mig', 'A100 40GB']", lambda: "['1.2.3']"),
-            "list(int)": (lambda: "[0, 1, 7]", lambda: "[2, -1, 2]"),
-            "optional": (lambda: f"{self._domain()}.?{pick(_NAMES)}", lambda: f"{self._domain()}[?'{pick(_NAMES)}']"),
-        }[kind]
+        same = pick(_KINDS_COMPARED) if kind == "bool" else kind
 
-    def _compound(self, kind: str, make: Any) -> Sequence[Any]:
-        pick = self._random.choice
+        def part(match: re.Match[str]) -> str:
+            texts: str | None = match[1]
+            if texts is not None:
+                return pick(texts.split("|")).replace("¦", "|")
+            of = pick(match[2].split("|"))
+            if of == "odd":
+                return self._filled(pick(_ODD), kind, depth, names)
+            if of in ("loop", "bind"):
+                return self._with_variable(of, depth - 1, names)
+            return self._of({"kind": same, "text": pick(("string", "string", "dyn"))}.get(of, of), depth - 1, names)
 
-        def text() -> str:
-            return str(make(pick(("string", "string", "dyn"))))
+        return _PART.sub(part, template)
 
-        def choice() -> str:
-            return f"({make('bool')} ? {make(kind)} : {make(kind)})"
-
-        return {
-            "string": (
-                lambda: f"{text()}.{pick(('lowerAscii', 'upperAscii', 'trim'))}()",
-                lambda: f"({make('string')} + {text()})",
-                lambda: f"{text()}.replace({make('string')}, {make('string')})",
-                lambda: f"{text()}.substring({make('int')})",
-                lambda: f"{text()}.charAt({make('int')})",
-                lambda: f"string({make(pick(('int', 'bool', 'dyn')))})",
-                lambda: f"{make('list(string)')}.join('-')",
-                lambda: f"{make('list(string)')}[{make('int')}]",
-                lambda: f"{make('optional')}.orValue({make('string')})",
-                choice,
-            ),
-            "int": (
-                lambda: f"({make('int')} {pick(('+', '-', '*', '/', '%'))} {make(pick(('int', 'dyn')))})",
-                lambda: f"-({make('int')})",
-                lambda: f"size({text()})",
-                lambda: f"{make(pick(('list(int)', 'list(string)')))}.size()",
-                lambda: f"int({make(pick(('string', 'dyn', 'int')))})",
-                lambda: f"{text()}.{pick(('indexOf', 'lastIndexOf'))}({make('string')})",
-                lambda: f"{make('quantity')}.asInteger()",
-                lambda: f"{make('quantity')}.compareTo({make('quantity')})",
-                lambda: f"{make('semver')}.{pick(('major()', 'minor()', 'patch()'))}",
-                lambda: f"{make('semver')}.compareTo({make('semver')})",
-                choice,
-            ),
-            "quantity": (lambda: f"quantity({text()})", choice),
-            "semver": (lambda: f"semver({text()}, {make('bool')})", lambda: f"semver({text()})", choice),
-            "list(string)": (
-                lambda: f"[{make('string')}, {make('string')}]",
-                lambda: f"{text()}.split({make('string')})",
-                lambda: f"{make('list(string)')}.filter(s, s.startsWith({make('string')}))",
-                lambda: f"{make('list(int)')}.map(i, string(i))",
-                lambda: f"({make('list(string)')} + {make('list(string)')})",
-            ),
-            "list(int)": (
-                lambda: f"[{make('int')}, {make('int')}, {make('int')}]",
-                lambda: f"{make('list(string)')}.map(s, s.size())",
-                lambda: f"{make('list(int)')}.map(i, i > 0, i * 2)",
-            ),
-            "optional": (
-                lambda: f"optional.of({make(pick(('int', 'string', 'dyn')))})",
-                lambda: f"{make('optional')}.optMap(o, {make('string')})",
-            ),
-        }[kind]
-
-    def _loop(self, depth: int, names: Sequence[tuple[str, str]], macro: str, kind: str) -> str:
-        name = self._name()
-        inner = (*names, (name, kind))
-        return f"{self.of(f'list({kind})', depth - 1, names)}.{macro}({name}, {self.bool(depth - 1, inner)})"
-
-    def _bind(self, depth: int, names: Sequence[tuple[str, str]], kind: str) -> str:
-        name, bound = self._name(), self._random.choice(("int", "string", "bool", "quantity", "dyn"))
-        value = self.of(bound, depth - 1, names)
-        return f"cel.bind({name}, {value}, {self.of(kind, depth - 1, (*names, (name, bound)))})"
-
-    def _odd(self, make: Any) -> str:
-        """What is rare, or wrong."""
-        return self._random.choice(
-            (
-                lambda: f"{make('string')} == {make('int')}",
-                lambda: f"{make('dyn')}",
-                lambda: f"{make.attribute()}.x == 1",
-                lambda: f"has({make.attribute()}.x)",
-                lambda: f"{make.attribute()} in {make.attribute()}",
-                lambda: f"device.attributes.exists(d, d == {make('string')})",
-                lambda: f"{self._domain()}.all(k, k != {make('string')})",
-                lambda: f"{{'gpu': 1, 'mig': 2}}[{make('dyn')}] == {make('int')}",
-                lambda: f"dyn({make('int')}) == 1.0",
-                lambda: f"{make('int')} < 1.5",
-                lambda: f"device.capacity[{make('string')}].memory == {make('quantity')}",
-                lambda: f"device.attributes[{make('string')}].type == {make('string')}",
-                lambda: f"'%d'.format([{make('int')}]) == {make('string')}",
-                lambda: f"{make('quantity')}.add({make('int')}).isGreaterThan({make('quantity')})",
-            )
-        )()
-
-    def _of(self, depth: int, names: Sequence[tuple[str, str]]) -> Any:
-        author = self
-
-        class Make:
-            def __call__(self, kind: str) -> str:
-                return author.of(kind, depth - 1, names)
-
-            def attribute(self) -> str:
-                return f"{author._domain()}.{author._random.choice(_NAMES)}"
-
-        return Make()
-
-    def _domain(self) -> str:
-        domain = self._random.choice((DRIVER, DRIVER, DRIVER, DRIVER, "other.example.com"))
-        return f"device.attributes['{domain}']"
-
-    def _name(self) -> str:
-        self._names += 1
-        return f"v{self._names}"
-
-    def _pattern(self) -> str:
-        return self._random.choice(
-            ("'^g'", "'(?i)GPU'", "r'^\\d+'", "'[a-c]|x$'", "'.*'", "''", r"r'\bA100\b'", "'a{2,3}'")
-        )
-
-
-_NAMES = ("type", "index", "healthy", "version", "product")
-_CAPACITIES = ("memory", "cores")
-
-
-def _named(names: Sequence[tuple[str, str]], kind: str) -> tuple[str, ...]:
-    return tuple(name for name, of in names if of == kind)
+    def _with_variable(self, kind: str, depth: int, names: _Names) -> str:
+        self._num_names += 1
+        name, pick = f"v{self._num_names}", self._random.choice
+        of = pick(("int", "string") if kind == "loop" else ("int", "string", "bool", "quantity", "dyn"))
+        inner = self._of("bool", depth, (*names, (name, of)))
+        if kind == "loop":
+            return f"{self._of(f'list({of})', depth, names)}.{pick(('exists', 'all', 'exists_one'))}({name}, {inner})"
+        return f"cel.bind({name}, {self._of(of, depth, names)}, {inner})"
 
 
 def made_up(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Selectors with devices."""
     author = Author(seed)
     for _ in range(count):
         yield author.selector(), author.device()

@@ -43,7 +43,6 @@ def resource_slice(
 
 
 def counters(*sets: tuple[str, dict[str, str]], name: str = "counters", **more: Any) -> objects.ResourceSlice:
-    """A slice of shared counters."""
     shared = [{"name": of, "counters": {key: {"value": value} for key, value in found.items()}} for of, found in sets]
     return resource_slice(name=name, sharedCounters=shared, **more)
 
@@ -55,33 +54,27 @@ def consuming(counter_set: str, **amounts: str) -> dict[str, Any]:
 
 
 def rule(taint: Any = OWNED, **selector: str) -> objects.DeviceTaintRule:
-    """A rule that taints devices."""
     return decoded(objects.DeviceTaintRule, {"spec": {"deviceSelector": selector, "taint": taint}})
 
 
 def claim(*requests: Any, name: str = "c", status: Any = None, **devices: Any) -> objects.ResourceClaim:
-    """A claim."""
     manifest = {"metadata": {"name": name, "uid": name}, "spec": {"devices": {"requests": list(requests), **devices}}}
     return decoded(objects.ResourceClaim, manifest | ({"status": status} if status else {}))
 
 
 def exactly(name: str = "r", *, device_class: str = "gpu", **more: Any) -> dict[str, Any]:
-    """A request."""
     return {"name": name, "exactly": {"deviceClassName": device_class, **more}}
 
 
 def device_class(name: str = "gpu", **spec: Any) -> objects.DeviceClass:
-    """A class of devices."""
     return decoded(objects.DeviceClass, {"metadata": {"name": name}, "spec": spec})
 
 
 def pools_of(*slices: objects.ResourceSlice, rules: Any = (), node: str = "n1", **options: Any) -> NodePools:
-    """What node n1 has."""
     return read_pools(slices, rules, NodeReading(), node=node, **options)
 
 
 def inventory_of(*devices: Any) -> Inventory:
-    """Devices of one slice."""
     found = pools_of(resource_slice(*devices))
     assert not found.faults
     return found.inventory

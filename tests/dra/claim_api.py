@@ -25,11 +25,13 @@ class ClaimApi:
         self.unread = False
         """Whether nothing can be read."""
         self.refuse = ""
-        """What of the metadata is refused."""
+        """The part of the metadata that is refused."""
         self.writes: list[tuple[str, str]] = []
+        self.posted: list[str] = []
+        """Paths of created objects, of which nothing else is kept."""
 
     def add(self, name: str, *requests: Manifest) -> Manifest:
-        """A claim, of one device of class `gpu` unless it is said."""
+        """A claim, of one device of class `gpu` unless `requests` are given."""
         self.version += 1
         asked = list(requests) or [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]
         metadata = {"name": name, "namespace": "default", "uid": f"u-{name}", "resourceVersion": str(self.version)}
@@ -37,7 +39,7 @@ class ClaimApi:
         return self.claims[name]
 
     def take_away(self, name: str) -> None:
-        """Somebody takes its devices away from a claim."""
+        """Another client deallocates a claim."""
         self.version += 1
         self.claims[name]["status"] = {}
         self.claims[name]["metadata"]["resourceVersion"] = str(self.version)
@@ -53,6 +55,10 @@ class ClaimApi:
         if name not in self.claims:
             raise ApiError(404, "NotFound", name)
         return json.dumps(self.claims[name]).encode()
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        self.posted.append(path)
+        return body
 
     async def patch(self, path: str, body: bytes) -> bytes:
         name, _, part = path.removeprefix(_PREFIX).partition("/")

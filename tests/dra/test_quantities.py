@@ -1,14 +1,13 @@
 from fractions import Fraction
-from typing import Any
 
 import pytest
 
-from extender.dra.results import amount_of
+from extender.core.dra.devices import Amount
+from extender.dra.results import _format_quantity, amount_of
 
 
-@pytest.mark.parametrize(
-    ("quantity", "amount"),
-    [
+def test_quantities_are_read_as_kubernetes_keeps_them() -> None:
+    cases: list[tuple[str | int, Amount]] = [
         ("1Gi", 2**30),
         (4000, 4000),
         ("500m", Fraction(1, 2)),
@@ -18,18 +17,29 @@ from extender.dra.results import amount_of
         ("100Ei", 2**63 - 1),  # powers of 1024 are capped,
         ("-100Ei", 1 - 2**63),
         ("100E", 10**20),  # those of 1000 are not
-    ],
-)
-def test_quantities_are_what_kubernetes_keeps_of_them(quantity: Any, amount: Any) -> None:
-    assert amount_of(quantity) == amount
-
-
-def test_whole_amounts_are_integers() -> None:
+    ]
+    for quantity, amount in cases:
+        assert amount_of(quantity) == amount
     assert type(amount_of("1500m")) is Fraction
     assert type(amount_of("2000m")) is int
 
 
-@pytest.mark.parametrize("text", ["", "much", "1Zi", "1 Gi"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"quantity|suffix"):
-        amount_of(text)
+def test_an_invalid_quantity_is_refused() -> None:
+    for text in ("", "much", "1Zi", "1 Gi"):
+        with pytest.raises(ValueError, match=r"quantity|suffix"):
+            amount_of(text)
+
+
+def test_quantities_are_written_exactly() -> None:
+    cases: list[tuple[Amount, str]] = [
+        (0, "0"),
+        (1500, "1500"),
+        (1024, "1Ki"),
+        (-1024, "-1Ki"),
+        (1536 * 2**20, "1536Mi"),
+        (2**71, "2048Ei"),
+        (Fraction(1, 2), "500m"),
+        (Fraction(3, 2_000_000), "1500n"),
+    ]
+    for amount, text in cases:
+        assert _format_quantity(amount) == text

@@ -1,13 +1,12 @@
-from fractions import Fraction
 from typing import Any
 
 import msgspec
 import pytest
 
 from extender.core.dra.allocator import Given
-from extender.core.dra.devices import WHOLE, DeviceId, NodeDevices, Taking
+from extender.core.dra.devices import WHOLE, NodeDevices, Taking
 from extender.dra.objects import ResourceClaim
-from extender.dra.results import _format_quantity, allocation_of, takings_of
+from extender.dra.results import allocation_of, takings_of
 from tests.dra.builders import (
     DRIVER,
     claim,
@@ -29,21 +28,23 @@ INVENTORY = inventory_of(
 
 
 def opaque(number: int) -> dict[str, Any]:
-    """Config of a driver."""
     return {"opaque": {"driver": DRIVER, "parameters": {"number": number}}}
 
 
 def allocated(found: ResourceClaim, *given: Given, **classes: Any) -> Any:
-    """Status of a claim as it is written."""
+    """The allocation that is written to a claim."""
     known = {name: device_class(name, **spec) for name, spec in {"gpu": {}, "nic": {}, **classes}.items()}
     ids = iter("xyz")
     made = allocation_of(found, given, INVENTORY, known, "n1", 86_400.9, lambda: next(ids))
     return msgspec.json.decode(msgspec.json.encode(made))
 
 
-def test_what_is_written_of_a_device() -> None:
+RESULT = {"request": "r", "driver": DRIVER, "pool": "p", "device": "whole"}
+
+
+def test_the_allocation_of_a_device() -> None:
     assert allocated(claim(exactly()), Given("r", Taking(0))) == {
-        "devices": {"results": [{"request": "r", "driver": DRIVER, "pool": "p", "device": "whole"}]},
+        "devices": {"results": [RESULT]},
         "nodeSelector": {
             "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
         },
@@ -55,14 +56,7 @@ def test_tolerations_and_administrators() -> None:
     toleration = {"key": "a", "operator": "Exists", "tolerationSeconds": 0}
     found = claim(exactly(adminAccess=True, tolerations=[toleration]))
     (result,) = allocated(found, Given("r", Taking(0), admin=True))["devices"]["results"]
-    assert result == {
-        "request": "r",
-        "driver": DRIVER,
-        "pool": "p",
-        "device": "whole",
-        "adminAccess": True,
-        "tolerations": [toleration],
-    }
+    assert result == {**RESULT, "adminAccess": True, "tolerations": [toleration]}
 
 
 def test_parts_of_a_shareable_device_have_ids() -> None:
@@ -120,41 +114,18 @@ def test_opaque_parameters_are_passed_on_byte_by_byte() -> None:
     assert b'"parameters":{"b":1.50,"a":1e400}' in msgspec.json.encode(made)
 
 
-def test_what_was_not_asked_is_not_written() -> None:
+def test_only_requests_of_the_claim_are_written() -> None:
     with pytest.raises(KeyError):
         allocated(claim(exactly()), Given("other", Taking(0)))
 
 
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [
-        (0, "0"),
-        (1, "1"),
-        (1500, "1500"),
-        (1024, "1Ki"),
-        (1536 * 2**20, "1536Mi"),
-        (2**61, "2Ei"),
-        (2**71, "2048Ei"),
-        (Fraction(1, 2), "500m"),
-        (Fraction(3, 2_000_000), "1500n"),
-        (-1024, "-1Ki"),
-    ],
-)
-def test_quantities_are_written_exactly(amount: Any, text: str) -> None:
-    assert _format_quantity(amount) == text
-
-
-def status(*results: Any) -> dict[str, Any]:
-    """A status with these devices."""
-    named = [{"request": "r", "driver": DRIVER, "pool": "p", **result} for result in results]
-    return {"allocation": {"devices": {"results": named}}}
-
-
 def takings(*results: Any) -> Any:
-    return takings_of(claim(exactly(), status=status(*results)), INVENTORY)
+    """The devices of an allocated claim."""
+    status = {"allocation": {"devices": {"results": [{**RESULT, **result} for result in results]}}}
+    return takings_of(claim(exactly(), status=status), INVENTORY)
 
 
-def test_what_a_claim_takes() -> None:
+def test_the_devices_that_a_claim_takes() -> None:
     shared = {"device": "shared", "shareID": "x", "consumedCapacity": {"memory": "10Gi"}}
     found = takings({"device": "other"}, {"device": "whole", "adminAccess": True}, shared, {"device": "gone"})
     assert found == (Taking(1), Taking(2, (("memory", 10 * 2**30),)))
@@ -162,20 +133,15 @@ def test_what_a_claim_takes() -> None:
     assert takings({"device": "whole", "pool": "q"}) == ()
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        {"device": "shared"},  # allocated before it could be shared
-        {"device": "shared", "shareID": "x", "consumedCapacity": {"memory": "much"}},
-    ],
-)
-def test_what_is_not_understood_is_taken_as_a_whole(result: Any) -> None:
-    ((index, capacity),) = takings(result)
-    assert index == 2
-    assert capacity == WHOLE  # nobody gets any more of it, not even nothing
+def test_a_share_that_is_not_understood_takes_the_whole_device() -> None:
+    plain = {"device": "shared"}  # allocated before the device could be shared
+    for result in (plain, {**plain, "shareID": "x", "consumedCapacity": {"memory": "much"}}):
+        ((index, capacity),) = takings(result)
+        assert index == 2
+        assert capacity == WHOLE  # nobody gets any more of it, not even nothing
 
 
-def test_what_was_written_is_what_is_taken() -> None:
+def test_an_allocation_takes_what_it_was_written_for() -> None:
     inventory = pools_of(
         counters(("g", {"m": "2"}), count=2),
         resource_slice(
@@ -191,4 +157,3 @@ def test_what_was_written_is_what_is_taken() -> None:
     assert NodeDevices.of(inventory, takings_of(written, inventory)).left == (1,)
     assert written.status.allocation is not None
     assert written.status.allocation.node == "n1"
-    assert inventory.devices[0].id == DeviceId(DRIVER, "p", "a")

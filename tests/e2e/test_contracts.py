@@ -333,7 +333,7 @@ def test_nodes_whose_plugin_was_exchanged_take_pods_at_once(cluster: KerfCluster
     offer(cluster, "gpushare", memory="0", count="7")
     by_annotation = {"kerf.dev/gpu-count": "1"}  # kube-scheduler itself counts nothing of these
     cluster.submit("early", annotations=by_annotation, nodeSelector={"kubernetes.io/hostname": "gpushare"})
-    cluster.pending("early", "none given here: a device plugin has left its records behind")
+    cluster.pending("early", "not available here: annotations of a removed device plugin remain")
     cluster.delete_pod("early")
 
     offer(cluster, "hami", gpu="8")

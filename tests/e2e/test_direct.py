@@ -230,7 +230,7 @@ def test_a_part_that_fits_no_single_gpu_where_its_pod_went_is_written_nowhere_an
         queue.remove_node("a")
     assert queue.node_of("p") == "b"
     wait_until(lambda: indices(queue.pod("p")) == ("", "", ""), WITHIN_S, "what was written for a is taken back")
-    assert "no GPUs are free for it" in queue.event("p", "GPUsReassigned")
+    assert "no free GPUs for it" in queue.event("p", "GPUsReassigned")
     assert queue.kerf.metric("kerf_queue_unassigned_total") == before + 1
     queue.add_nodes(gpushare_node("c", gpus=1, gib=4))
     submit_gpushare(queue, "next", 4)  # what p has of b is held, wherever it is

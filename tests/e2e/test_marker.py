@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from extender.core.annotations import asks_by_word
+from extender.core.annotations import requests_by_metadata
 from extender.kube.objects import Pod
 from extender.plugins.pod_resources import is_managed
 from tests.controlplane.api import ApiError
@@ -119,7 +119,7 @@ def lacks_marker(manifest: Manifest) -> bool:
     """As Kerf's own webhook sees it."""
     found = msgspec.convert(manifest, Pod)
     metadata = found.metadata
-    asks = asks_by_word(metadata.annotations or {}, metadata.labels or {})
+    asks = requests_by_metadata(metadata.annotations or {}, metadata.labels or {})
     return asks and not is_managed(found.spec) and not found.spec.node_name
 
 

@@ -85,7 +85,7 @@ def test_a_queue_that_may_open_no_gate(tmp_path: Path, way: str) -> None:
         for name in names:
             told = wait_until(partial(explained, name), WITHIN_S, "explain says it")
             assert not any("next round" in remedy["text"] for remedy in told["remedies"])
-            assert "as manifests/queue/rbac.yaml does" in told["remedies"][0]["text"]
+            assert "as in manifests/queue/rbac.yaml" in told["remedies"][0]["text"]
         degraded = cluster.kerf.get("/readyz")["degraded"]
         assert [one.partition(":")[0] for one in degraded] == ["the queue may not patch pods"]
         assert f"user {user}" in degraded[0]

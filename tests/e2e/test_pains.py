@@ -83,7 +83,7 @@ def test_a_failed_bind_leaves_neither_reservation_nor_annotation(cluster: KerfCl
 
 
 def test_a_pod_of_a_namespace_that_goes_holds_nothing(cluster: KerfCluster) -> None:
-    """kubernetes #38612, #43806: its Binding is refused for ever, in the API server's words."""
+    """kubernetes #38612, #43806: its Binding is refused forever, in the API server's words."""
     plane, path = cluster.plane, "/api/v1/namespaces/goes"
     plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "goes"}})
     cluster.add_nodes(gpu_node("node", gpus=1))

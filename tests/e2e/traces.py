@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, TypicalPod, mix_of
 from extender.core.policies.policy import Expected
 from model.workloads.workloads import Workload
 from tests.controlplane.objects import gpu_node, pod, steered
@@ -52,7 +52,7 @@ def offered(
     usable = [row for row in CLASSES if shares or row[3] == 1000]
     weights = np.array([row[4] for row in usable], float)
     columns = [np.array([row[i] for row in usable], dtype=np.int64) for i in range(4)]
-    asks = Asks(columns[0], columns[1], columns[2], columns[3], np.full(len(usable), ANY_MODEL))
+    asks = PodClasses(columns[0], columns[1], columns[2], columns[3], np.full(len(usable), ANY_MODEL))
     classes = rng.choice(len(usable), num_pods, p=weights / weights.sum()).astype(np.int64)
     asked_milli = (asks.num_gpus * asks.gpu_milli)[classes]
     workload = Workload(tuple(names), nodes, (), asks, np.arange(num_pods), classes, asked_milli, mix())

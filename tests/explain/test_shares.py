@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,60 +33,47 @@ def part(milli: int, mib: int = 0, gpu: int = 0) -> Holding:
     return Holding(1, (Part(gpu, milli, mib),))
 
 
-@pytest.mark.parametrize(
-    ("node", "held", "expected"),
-    [
-        pytest.param(offer(unit=GpuUnit.WHOLE), [whole_gpus(1, [1])], [1000], id="a whole GPU"),
-        pytest.param(offer(unit=GpuUnit.WHOLE), [whole_gpus(2)], [2000], id="of unknown indices"),
-        pytest.param(offer(), [part(250, GIB_16 // 2)], [500], id="a share: the larger of compute and memory"),
-        pytest.param(offer(), [part(0, GIB_16 // 4)], [250], id="a share of memory alone"),
-        pytest.param(offer(), [part(300), part(300)], [300, 300], id="two shares that leave room"),
+def test_what_a_holder_has() -> None:
+    whole, third = offer(unit=GpuUnit.WHOLE), offer(unit=GpuUnit.REPLICA, per_gpu=3)
+    for node, held, expected in (
+        (whole, [whole_gpus(1, [1])], [1000]),
+        (whole, [whole_gpus(2)], [2000]),  # of unknown indices
+        (offer(), [part(250, GIB_16 // 2)], [500]),  # the larger of compute and memory
         # By compute 900, by memory 1000: what is taken. 800 and 875 of 1675 are 477 and 523 of that.
-        pytest.param(offer(), [part(800, GIB_16 // 8), part(100, GIB_16 * 7 // 8)], [477, 523], id="unlike shares"),
-        pytest.param(offer(unit=GpuUnit.REPLICA, per_gpu=3), [Holding(1)], [333], id="a slice of three"),
-        pytest.param(offer(unit=GpuUnit.REPLICA, per_gpu=3), [Holding(3)], [1000], id="three slices of three"),
-        pytest.param(offer(unit=GpuUnit.REPLICA, per_gpu=4), [part(1000), part(1000)], [250, 250], id="led slices"),
-        pytest.param(offer(unit=GpuUnit.WHOLE), [whole_gpus(1, [0]), whole_gpus(1, [0])], [500, 500], id="overbooked"),
-        pytest.param(offer(unit=GpuUnit.WHOLE), [whole_gpus(9)], [2000], id="more than there is"),
-        pytest.param(offer(unit=GpuUnit.WHOLE), [whole_gpus(1, [7])], [1000], id="an index that is not there"),
-        pytest.param(NodeOffer(mig=(("3g.20gb", 2),)), [Holding(0, mig=(("3g.20gb", 1),))], [428], id="a MIG device"),
-    ],
-)
-def test_what_a_holder_has(node: NodeOffer, held: list[Holding], expected: list[int]) -> None:
-    assert milli_of(node, *held) == expected
+        (offer(), [part(800, GIB_16 // 8), part(100, GIB_16 * 7 // 8)], [477, 523]),
+        (third, [Holding(1)], [333]),
+        (third, [Holding(3)], [1000]),
+        (offer(unit=GpuUnit.REPLICA, per_gpu=4), [part(1000), part(1000)], [250, 250]),
+        (whole, [whole_gpus(1, [0]), whole_gpus(1, [0])], [500, 500]),  # overbooked
+        (whole, [whole_gpus(9)], [2000]),
+        (whole, [whole_gpus(1, [7])], [1000]),  # an index that does not exist
+        (NodeOffer(mig=(("3g.20gb", 2),)), [Holding(0, mig=(("3g.20gb", 1),))], [428]),
+    ):
+        assert milli_of(node, *held) == expected
 
 
-@pytest.mark.parametrize(
-    ("node", "held", "capacity", "sick"),
-    [
-        pytest.param(offer(4, broken=1), [], 4000, 1000, id="an unhealthy GPU"),
-        pytest.param(offer(2, broken=1), [part(1000, gpu=1)], 2000, 0, id="that somebody has"),
-        pytest.param(offer(2, unit=GpuUnit.WHOLE, units=1), [], 2000, 1000, id="withheld by the kubelet"),
-        pytest.param(offer(2, unit=GpuUnit.WHOLE, units=1), [whole_gpus(2)], 2000, 0, id="and had all the same"),
-        pytest.param(offer(2, broken=1, unit=GpuUnit.WHOLE), [whole_gpus(1)], 2000, 1000, id="healthy ones first"),
-        pytest.param(offer(2, set_aside=3), [part(400)], 2000, 1600, id="a node set aside"),
-        pytest.param(NodeOffer(mig=(("1g.5gb", 7),)), [], 994, 0, id="seven sevenths, each rounded down"),
-        pytest.param(
-            offer(2, unit=GpuUnit.WHOLE, units=1, mig=(("1g.6gb", 4),)), [], 2000, 0, id="cut GPUs count as devices"
-        ),
-        pytest.param(NodeOffer(), [whole_gpus(1)], 0, 0, id="a node that offers nothing"),
-    ],
-)
-def test_what_there_is(node: NodeOffer, held: list[Holding], capacity: int, sick: int) -> None:
-    found = _shares_of(node, list(enumerate(held)))
-    assert (found.capacity_milli, found.sick_milli) == (capacity, sick)
+def test_what_there_is() -> None:
+    withheld = offer(2, unit=GpuUnit.WHOLE, units=1)
+    cases: list[tuple[NodeOffer, list[Holding], int, int]] = [
+        (offer(4, broken=1), [], 4000, 1000),
+        (offer(2, broken=1), [part(1000, gpu=1)], 2000, 0),  # it has the unhealthy one
+        (withheld, [], 2000, 1000),
+        (withheld, [whole_gpus(2)], 2000, 0),
+        (offer(2, broken=1, unit=GpuUnit.WHOLE), [whole_gpus(1)], 2000, 1000),  # healthy ones first
+        (offer(2, set_aside=3), [part(400)], 2000, 1600),
+        (NodeOffer(mig=(("1g.5gb", 7),)), [], 994, 0),  # seven sevenths, each rounded down
+        (offer(2, unit=GpuUnit.WHOLE, units=1, mig=(("1g.6gb", 4),)), [], 2000, 0),  # cut GPUs count as devices
+        (NodeOffer(), [whole_gpus(1)], 0, 0),
+    ]
+    for node, held, capacity, unhealthy in cases:
+        found = _shares_of(node, list(enumerate(held)))
+        assert (found.capacity_milli, found.sick_milli) == (capacity, unhealthy)
 
 
-@pytest.mark.parametrize(
-    ("profile", "milli"), [("1g.5gb", 142), ("7g.80gb", 1000), ("1g.6gb", 250), ("1g.6gb.me", 250), ("nonsense", 142)]
-)
-def test_a_mig_device_has_its_compute_slices(profile: str, milli: int) -> None:
-    assert _mig_milli(profile) == milli
-
-
-def test_how_a_gpu_is_cut_is_told_by_its_model() -> None:
-    node = NodeOffer(mig=(("1g.24gb", 4),))
-    held = [(0, Holding(0, mig=(("1g.24gb", 1),)))]
+def test_a_mig_device_has_its_compute_slices_of_a_gpu_that_is_cut_as_its_model_is() -> None:
+    for profile, milli in (("1g.5gb", 142), ("7g.80gb", 1000), ("1g.6gb", 250), ("1g.6gb.me", 250), ("nonsense", 142)):
+        assert _mig_milli(profile) == milli
+    node, held = NodeOffer(mig=(("1g.24gb", 4),)), [(0, Holding(0, mig=(("1g.24gb", 1),)))]
     assert _shares_of(node, held, "rtx-pro-6000-blackwell-server-edition") == ([Entry(0, -1, 250)], 1000, 0)
     assert _shares_of(node, held, "gh200").capacity_milli == 4 * 142
 
@@ -96,28 +82,22 @@ H100_IN_28 = {"nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.count": "1", "
 """As GPU Feature Discovery labels it: lm/mig-strategy.go counts GPUs that are cut as well."""
 
 
-@pytest.mark.parametrize(
-    ("mig", "labels", "capacity", "each"),
-    [
+def test_shared_mig_devices_are_no_more_than_their_gpu() -> None:
+    shared, count = "1g.10gb.shared", "nvidia.com/mig-1g.10gb"
+    for mig, labels in (
+        (shared, {f"{count}.replicas": "4"}),
+        ("1g.10gb", {f"{count}.replicas": "4"}),  # not renamed
+        (shared, {f"{count}.count": "7"}),  # by the devices there are
+        (shared, {}),  # by the GPUs there are: 28 devices of 142 are 3976, and each has 142 * 1000 / 3976
+        (shared, {f"{count}.replicas": "many"}),
+    ):
+        cutting = read_cutting(H100_IN_28 | labels, ((mig, 28),))
+        held = [(number, Holding(0, mig=((mig, 1),))) for number in range(28)]
+        found = _shares_of(NodeOffer(mig=((mig, 28),)), held, "h100-80gb-hbm3", cutting)
         # 1000 / (7 * 4) = 35.7 each, rounded down: 28 are 980.
-        pytest.param("1g.10gb.shared", {"nvidia.com/mig-1g.10gb.replicas": "4"}, 980, 35, id="renamed"),
-        pytest.param("1g.10gb", {"nvidia.com/mig-1g.10gb.replicas": "4"}, 980, 35, id="under its own name"),
-        pytest.param("1g.10gb.shared", {"nvidia.com/mig-1g.10gb.count": "7"}, 980, 35, id="by the devices there are"),
-        # 28 devices of 142 are 3976: each has 142 * 1000 / 3976 of the only GPU.
-        pytest.param("1g.10gb.shared", {}, 980, 35, id="by the GPUs there are"),
-        pytest.param("1g.10gb.shared", {"nvidia.com/mig-1g.10gb.replicas": "many"}, 980, 35, id="an odd label"),
-    ],
-)
-def test_shared_mig_devices_are_no_more_than_their_gpu(
-    mig: str, labels: dict[str, str], capacity: int, each: int
-) -> None:
-    node = NodeOffer(mig=((mig, 28),))
-    cutting = read_cutting(H100_IN_28 | labels, node.mig)
-    held = [(number, Holding(0, mig=((mig, 1),))) for number in range(28)]
-    found = _shares_of(node, held, "h100-80gb-hbm3", cutting)
-    assert (found.capacity_milli, found.booked_milli) == (capacity, capacity)
-    few = _shares_of(node, held[:7], "h100-80gb-hbm3", cutting)
-    assert [entry.milli for entry in few.entries] == [each] * 7
+        assert (found.capacity_milli, found.booked_milli) == (980, 980)
+        few = _shares_of(NodeOffer(mig=((mig, 28),)), held[:7], "h100-80gb-hbm3", cutting)
+        assert [entry.milli for entry in few.entries] == [35] * 7
 
 
 def test_mig_devices_beside_whole_gpus_are_no_more_than_those_that_are_cut() -> None:
@@ -127,21 +107,17 @@ def test_mig_devices_beside_whole_gpus_are_no_more_than_those_that_are_cut() -> 
     assert (found.capacity_milli, found.booked_milli) == (7980, 490)
 
 
-@pytest.mark.parametrize(("shared", "replicas"), [("", 1), ("-SHARED", 4)])
-def test_mig_devices_under_the_name_of_gpus_are_parts_of_one(shared: str, replicas: int) -> None:
+def test_mig_devices_under_the_name_of_gpus_are_parts_of_one() -> None:
     """MIG's single strategy: `nvidia.com/gpu: 7` of one H100, or 28 where four pods share each."""
-    labels = {
-        "nvidia.com/mig.strategy": "single",
-        "nvidia.com/gpu.product": f"NVIDIA-H100-80GB-HBM3-MIG-1g.10gb{shared}",
-        "nvidia.com/gpu.count": "7",
-        "nvidia.com/gpu.replicas": str(replicas),
-    }
-    node = read_node({"nvidia.com/gpu": 7 * replicas}, labels)
-    cutting = read_cutting(labels, node.mig)
-    all_held = [(0, Holding(7 * replicas))]
-    found = _shares_of(node, all_held, "h100-80gb-hbm3", cutting)
-    assert (found.capacity_milli, found.booked_milli, found.sick_milli) == (994, 994, 0)
-    assert _shares_of(node, [(0, Holding(1))], "h100-80gb-hbm3", cutting).booked_milli == 142 // replicas
+    labels = {"nvidia.com/mig.strategy": "single", "nvidia.com/gpu.count": "7"}
+    for suffix, replicas in (("", 1), ("-SHARED", 4)):
+        labels["nvidia.com/gpu.product"] = f"NVIDIA-H100-80GB-HBM3-MIG-1g.10gb{suffix}"
+        labels["nvidia.com/gpu.replicas"] = str(replicas)
+        node = read_node({"nvidia.com/gpu": 7 * replicas}, labels)
+        cutting = read_cutting(labels, node.mig)
+        found = _shares_of(node, [(0, Holding(7 * replicas))], "h100-80gb-hbm3", cutting)
+        assert (found.capacity_milli, found.booked_milli, found.sick_milli) == (994, 994, 0)
+        assert _shares_of(node, [(0, Holding(1))], "h100-80gb-hbm3", cutting).booked_milli == 142 // replicas
 
 
 def test_entries_name_their_gpus() -> None:
@@ -149,37 +125,26 @@ def test_entries_name_their_gpus() -> None:
     assert found.entries == [Entry(7, 2, 1000), Entry(7, -1, 1000)]
 
 
-SHARES = st.builds(
-    Holding,
-    st.just(1),
-    st.tuples(st.builds(Part, st.integers(-1, 4), st.sampled_from([0, 1, 333, 1000]), st.integers(0, 2 * GIB_16))),
-)
+PARTS = st.builds(Part, st.integers(-1, 4), st.sampled_from([0, 1, 333, 1000]), st.integers(0, 2 * GIB_16))
 ANY = st.one_of(
-    SHARES,
+    st.builds(Holding, st.just(1), st.tuples(PARTS)),
     st.builds(whole_gpus, st.integers(0, 6), st.lists(st.integers(0, 4), max_size=1)),
     st.just(Holding(0, mig=(("1g.5gb", 3),))),
 )
-OFFERS = st.builds(
-    lambda num, broken, unit, per_gpu, short, aside, mig: offer(
-        num,
-        broken=min(broken, num),
-        unit=unit,
-        per_gpu=per_gpu if unit is GpuUnit.REPLICA else 1,
-        units=max((num - min(broken, num)) * (per_gpu if unit is GpuUnit.REPLICA else 1) - short, 0),
-        set_aside=aside,
-        mig=(("1g.5gb", 2),) if mig else (),
-    ),
-    st.integers(0, 4),
-    st.integers(0, 2),
-    st.sampled_from([GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.REPLICA]),
-    st.integers(1, 7),
-    st.integers(0, 3),
-    st.integers(0, 1),
-    st.booleans(),
-)
 
 
-@given(OFFERS, st.lists(ANY, max_size=6))
+@st.composite
+def offers(draw: st.DrawFn) -> NodeOffer:
+    unit = draw(st.sampled_from([GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.REPLICA]))
+    num, per_gpu = draw(st.integers(0, 4)), draw(st.integers(1, 7)) if unit is GpuUnit.REPLICA else 1
+    broken = min(draw(st.integers(0, 2)), num)
+    units = max((num - broken) * per_gpu - draw(st.integers(0, 3)), 0)
+    mig = (("1g.5gb", 2),) if draw(st.booleans()) else ()
+    aside = draw(st.integers(0, 1))
+    return offer(num, broken=broken, unit=unit, per_gpu=per_gpu, units=units, set_aside=aside, mig=mig)
+
+
+@given(offers(), st.lists(ANY, max_size=6))
 def test_whatever_is_held_all_adds_up_to_the_capacity(node: NodeOffer, held: list[Holding]) -> None:
     found = _shares_of(node, list(enumerate(held)))
     assert all(entry.milli >= 0 for entry in found.entries)

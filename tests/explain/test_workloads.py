@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from extender.core.clusters import Floats
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.explain.holders import Holder, Who
-from extender.explain.pending import Awaited
+from extender.explain.holders import Holder, Ownership
+from extender.explain.pending import PendingSummary
 from extender.explain.rates import asked_milli
 from extender.explain.workloads import (
     _HAVE,
@@ -56,9 +59,13 @@ def bound(name: str, gpus: str, on: str = "n", *, owner: str = "", namespace: st
     manifest = pod(name, len(gpus.split(",")), node_name=on, annotations=annotations, **more)
     manifest["status"]["phase"] = "Running"
     manifest["metadata"] |= {"namespace": namespace, "uid": f"uid-of-{namespace}-{name}"}
-    if owner:
-        kind, _, called = owner.partition("/")
-        manifest["metadata"]["ownerReferences"] = [{"kind": kind, "name": called, "controller": True}]
+    return owned_by(owner, manifest) if owner else manifest
+
+
+def owned_by(owner: str, manifest: Manifest) -> Manifest:
+    """The pod with a controller, such as Job/train."""
+    kind, _, name = owner.partition("/")
+    manifest["metadata"]["ownerReferences"] = [{"kind": kind, "name": name, "controller": True}]
     return manifest
 
 
@@ -76,10 +83,17 @@ def test_each_pod_has_its_state_owner_node_gpus_and_age() -> None:
     with running(NODES) as kerf:
         runs = bound("train-1", "0,1", owner="Job/train", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"})
         gated = made("gated", 2, 60, schedulingGates=[{"name": "example.com/later"}])
-        seen(kerf, runs, starting, ending, made("waits", 9, 600, priority=7), gated, waiting=2)
+        unreadable = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "many"}
+        odd = bound("odd", "5", annotations=unreadable, labels={"genius/priority": "first"})
+        seen(kerf, runs, starting, ending, odd, made("waits", 9, 600, priority=7), gated, waiting=2)
+        asks = {"kerf.dev/gpu-share": "250", "kerf.dev/gpu-memory-each": "8Gi"}
+        has = {"kerf.dev/assigned-gpus": "6", "kerf.dev/assigned-share": "250", "kerf.dev/assigned-memory-mib": "8192"}
+        seen(kerf, pod("has", annotations=asks | has, node_name="n"), pod("asks", annotations=asks), waiting=3)
         pods = by_pod(told(kerf))
     states = {"train-1": "running", "starts": "starting", "ends": "ending", "waits": "pending", "gated": "gated"}
+    states |= {"odd": "running", "has": "running", "asks": "pending"}
     assert {name: item["state"] for name, item in pods.items()} == states
+    assert (pods["odd"]["gang"], pods["odd"]["priority"]) == (None, 0)
     train, waits = pods["train-1"], pods["waits"]
     assert (train["namespace"], train["owner"], train["gang"]) == ("default", "Job/train", "default/g")
     assert (train["node"], train["model"], train["gpus"], train["indices"]) == ("n", "a100-sxm4-80gb", 2.0, [0, 1])
@@ -88,6 +102,9 @@ def test_each_pod_has_its_state_owner_node_gpus_and_age() -> None:
     assert (waits["owner"], waits["node"], waits["gpus"], waits["request"]) == ("Pod/waits", None, 9.0, "9 GPUs")
     assert (waits["priority"], waits["memoryMiB"], waits["load"], waits["idleSeconds"]) == (7, None, None, None)
     assert 600 <= time.time() - waits["since"] < 700
+    share = pods["has"]
+    assert (share["gpus"], share["indices"], share["memoryMiB"]) == (0.25, [6], 8192)
+    assert (pods["asks"]["gpus"], pods["asks"]["request"]) == (0.25, "250 milli of a GPU with 8 GiB")
 
 
 def test_a_pod_that_a_node_is_reserved_for_is_being_placed_there() -> None:
@@ -102,34 +119,11 @@ def test_a_pod_that_a_node_is_reserved_for_is_being_placed_there() -> None:
     assert (placed["state"], placed["node"], placed["gpus"], placed["request"]) == ("running", "m", 2.0, None)
 
 
-def test_a_pod_of_the_queue_has_its_gang_and_one_that_was_rejected_by_hand_its_owner() -> None:
-    with running(NODES, queue__enabled=True) as kerf:
-        marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "2"}
-        seen(kerf, made("gated", 1, 60, annotations=marks, schedulingGates=[{"name": GATE}]), waiting=1)
-        kerf.filter(pod("by-hand", 9), ["n"])  # of no API server
-        pods = by_pod(told(kerf))
-    assert (pods["gated"]["state"], pods["gated"]["gang"]) == ("gated", "default/ring")
-    by_hand = pods["by-hand"]
-    assert (by_hand["state"], by_hand["owner"], by_hand["gpus"]) == ("pending", "Pod/by-hand", 9)
-
-
-def test_a_share_is_its_part_of_a_gpu_with_its_memory() -> None:
-    with running(NODES) as kerf:
-        asks = {"kerf.dev/gpu-share": "250", "kerf.dev/gpu-memory-each": "8Gi"}
-        has = {"kerf.dev/assigned-gpus": "3", "kerf.dev/assigned-share": "250", "kerf.dev/assigned-memory-mib": "8192"}
-        seen(kerf, pod("has", annotations=asks | has, node_name="n"), pod("asks", annotations=asks), waiting=1)
-        pods = by_pod(told(kerf))
-    assert (pods["has"]["gpus"], pods["has"]["indices"], pods["has"]["memoryMiB"]) == (0.25, [3], 8192)
-    assert (pods["asks"]["gpus"], pods["asks"]["request"]) == (0.25, "250 milli of a GPU with 8 GiB")
-
-
 def test_who_belongs_to_a_deployment_is_told_by_it() -> None:
     with running(NODES) as kerf:
-        labels = {"pod-template-hash": "6b8f9c5d4b"}
-        seen(kerf, bound("serve-1", "0", owner="ReplicaSet/serve-6b8f9c5d4b", labels=labels))
-        waits = made("serve-2", 9, 60, labels=labels)
-        waits["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "serve-6b8f9c5d4b", "controller": True}]
-        seen(kerf, waits, waiting=1)
+        labels, owner = {"pod-template-hash": "6b8f9c5d4b"}, "ReplicaSet/serve-6b8f9c5d4b"
+        waits = owned_by(owner, made("serve-2", 9, 60, labels=labels))
+        seen(kerf, bound("serve-1", "0", owner=owner, labels=labels), waits, waiting=1)
         (group,) = told(kerf, "by=owner")["groups"]
     assert (group["owner"], group["pods"], group["gpusBooked"], group["gpusAsked"]) == ("Deployment/serve", 2, 1.0, 9.0)
     assert (group["states"]["running"], group["states"]["pending"]) == (1, 1)
@@ -145,23 +139,17 @@ def test_what_pods_have_is_what_the_nodes_have_given() -> None:
         kerf.settle()
         after = told(kerf)
     assert answer["totals"]["gpusBooked"] == booked == sum(item["gpus"] for item in answer["pods"]) == 6.0
-    assert [(group["namespace"], group["gpusBooked"], group["owner"]) for group in groups] == [
-        ("default", 3.0, None),
-        ("team", 3.0, None),
-    ]
+    shown = [(group["namespace"], group["gpusBooked"], group["owner"]) for group in groups]
+    assert shown == [("default", 3.0, None), ("team", 3.0, None)]
     assert (after["totals"]["gpusBooked"], after["total"]) == (3.0, 2)
 
 
 def test_rows_are_filtered_and_searched() -> None:
     with running(NODES) as kerf:
         marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "1"}
-        seen(
-            kerf,
-            bound("Train-1", "0", owner="Job/train"),
-            bound("eval-1", "1", owner="Job/eval", annotations=marks),
-            *(bound("train-2", "0", "m", owner="Job/train", namespace="team"), made("train-3", 9, 60)),
-            waiting=1,
-        )
+        team = bound("train-2", "0", "m", owner="Job/train", namespace="team")
+        seen(kerf, bound("Train-1", "0", owner="Job/train"), bound("eval-1", "1", owner="Job/eval", annotations=marks))
+        seen(kerf, team, made("train-3", 9, 60), waiting=1)
 
         def names(query: str) -> list[str]:
             return sorted(by_pod(told(kerf, query)))
@@ -198,26 +186,21 @@ def test_pages_are_bounded_and_sorted_either_way() -> None:
         assert names("sort=priority")[0] == "d"
         assert names("sort=age") == ["b", "c", "a", "d"]  # all but the last of one time
         page = told(kerf, "sort=name&limit=2&offset=1")
-        assert ([item["pod"] for item in page["pods"]], page["total"], page["more"]) == (
-            *(["default/b", "default/c"], 4),
-            1,
-        )
-        assert told(kerf, "offset=9") | {"states": {}, "totals": {}, "idleAfterSeconds": None} == {
-            **{"by": "pod", "pods": [], "groups": [], "total": 4, "more": 0, "atLeast": False},
-            **{"idleAfterSeconds": None, "found": None, "states": {}, "totals": {}},
-        }
+        assert [item["pod"] for item in page["pods"]] == ["default/b", "default/c"]
+        assert (page["total"], page["more"]) == (4, 1)
+        beyond = told(kerf, "offset=9")
+    assert [beyond[key] for key in ("by", "pods", "groups", "total", "more", "atLeast", "found")] == [
+        *("pod", [], [], 4, 0, False, None)
+    ]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_what_is_out_of_range_is_refused(shared: Shared) -> None:
+    kerf = shared(NODES)
+    for query in (
         *("limit=0", "limit=1001", "offset=-1", f"namespace={'n' * 64}", "by=gang", "state=dead", "sort=luck"),
         *("idle=perhaps", f"q={'q' * 201}", f"owner={'o' * 129}"),
-    ],
-)
-def test_what_is_out_of_range_is_refused(query: str, shared: Shared) -> None:
-    kerf = shared(NODES)
-    assert kerf.get(f"/workloads?{query}").status == 422
+    ):
+        assert kerf.get(f"/workloads?{query}").status == 422, query
 
 
 def random_table(seed: int) -> WorkloadTable:
@@ -234,12 +217,8 @@ def random_table(seed: int) -> WorkloadTable:
     since = some(1e9 + rng.integers(0, 9999, num), rng.random(num) < 0.8)
     rows = [
         Workload(
-            *(f"uid-{row}", f"ns/pod-{row}", f"ns-{draw.randrange(3)}", f"Job/j-{draw.randrange(3)}"),
-            *("", "", "", ""),
-            state=int(state[row]),
-            since=float(since[row]),
-            priority=0,
-            asked=0.0,
+            *(f"uid-{row}", f"ns/pod-{row}", f"ns-{draw.randrange(3)}", f"Job/j-{draw.randrange(3)}", "", "", "", ""),
+            *(int(state[row]), float(since[row]), 0, 0.0),
         )
         for row in range(num)
     ]
@@ -257,26 +236,23 @@ def random_table(seed: int) -> WorkloadTable:
 
 def by_hand(table: WorkloadTable, positions: list[int], after_s: float) -> dict[str, Any]:
     """What some pods come to, one by one."""
-    sums: dict[str, Any] = {"pods": 0, "states": dict.fromkeys(_STATES, 0), "idlePods": 0}
-    booked = asked = idle_gpus = used = measured = 0.0
-    for at in positions:
-        sums["pods"] += 1
-        sums["states"][_STATES[table.state[at]]] += 1
-        booked += table.booked[at]
-        if not math.isnan(table.asked[at]):
-            asked += table.asked[at]
-        if not math.isnan(table.load[at]):
-            measured += table.booked[at]
-            used += table.booked[at] * table.load[at]
-        if not math.isnan(table.idle_s[at]) and table.idle_s[at] >= after_s:
-            sums["idlePods"] += 1
-            idle_gpus += table.booked[at]
-    load = round(used / measured, 3) if measured else None
-    numbers = {"gpusBooked": round(booked, 3), "gpusAsked": round(asked, 3), "idleGpus": round(idle_gpus, 3)}
-    return sums | numbers | {"load": load}
+
+    def gpus(numbers: Floats, among: list[int]) -> float:
+        return round(sum(float(numbers[at]) for at in among), 3)
+
+    states = [_STATES[table.state[at]] for at in positions]
+    idle = [at for at in positions if not math.isnan(table.idle_s[at]) and table.idle_s[at] >= after_s]
+    known = [at for at in positions if not math.isnan(table.load[at])]
+    used, measured = sum(float(table.booked[at] * table.load[at]) for at in known), gpus(table.booked, known)
+    return {
+        **{"pods": len(positions), "states": {state: states.count(state) for state in _STATES}},
+        **{"gpusBooked": gpus(table.booked, positions), "load": round(used / measured, 3) if measured else None},
+        "gpusAsked": gpus(table.asked, [at for at in positions if not math.isnan(table.asked[at])]),
+        **{"idlePods": len(idle), "idleGpus": gpus(table.booked, idle)},
+    }
 
 
-@pytest.mark.parametrize("seed", range(30))
+@given(st.integers(0, 2**32))
 def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
     table, after_s = random_table(seed), 100.0
     idle = _long_idle(table, after_s)
@@ -285,8 +261,8 @@ def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
         wanted = [
             at
             for at, row in enumerate(table.rows)
-            if (not asked.namespace or row.namespace == asked.namespace)
-            and (not asked.state or _STATES[table.state[at]] == asked.state)
+            if asked.namespace in ("", row.namespace)
+            and asked.state in ("", _STATES[table.state[at]])
             and (not asked.idle or (not math.isnan(table.idle_s[at]) and table.idle_s[at] >= after_s))
         ]
         assert rows.tolist() == wanted
@@ -297,23 +273,23 @@ def test_groups_are_the_sums_of_their_pods(seed: int) -> None:
         assert list(owners.names) == list(groups)
         for number, positions in enumerate(groups.values()):
             assert _told_sums(owners, number) == by_hand(table, positions, after_s)
-            ages = [table.since[at] for at in positions if not math.isnan(table.since[at])]
-            assert owners.since[number] == (min(ages) if ages else pytest.approx(math.nan, nan_ok=True))
-            sleeps = [table.idle_s[at] for at in positions if not math.isnan(table.idle_s[at])]
-            assert owners.idle_s[number] == (max(sleeps) if sleeps else pytest.approx(math.nan, nan_ok=True))
+            ages = [age for age in table.since[positions] if not math.isnan(age)]
+            np.testing.assert_equal(owners.since[number], min(ages, default=math.nan))
+            idle_times = [idle_s for idle_s in table.idle_s[positions] if not math.isnan(idle_s)]
+            np.testing.assert_equal(owners.idle_s[number], max(idle_times, default=math.nan))
             assert owners.priority[number] == max(table.priority[at] for at in positions)
         assert _told_sums(_summed(table, rows, idle, "all"), 0) == by_hand(table, wanted, after_s)
 
 
 def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_no_longer() -> None:
     holders = [
-        Holder(0, "team/claim", "team/claim", Who("team", "ResourceClaim/claim"), "n"),
+        Holder(0, "team/claim", "team/claim", Ownership("team", "ResourceClaim/claim"), "n"),
         None,  # a number that is free
-        Holder(2, "uid-static", "kube-system/static", Who("kube-system", "Node/n"), "n"),
-        Holder(3, "uid-a", "team/a", Who("team", "Job/a"), "n"),
+        Holder(2, "uid-static", "kube-system/static", Ownership("kube-system", "Node/n"), "n"),
+        Holder(3, "uid-a", "team/a", Ownership("team", "Job/a"), "n"),
     ]
     waiting = [
-        Awaited(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
+        PendingSummary(uid, f"team/{uid}", 0, 1e9, asked, "Job/a", "", gated=False)
         for uid, asked in (("uid-a", GpuRequest(2)), ("uid-b", None), ("uid-c", GpuRequest(0, memory_total_mib=8)))
     ]
     table = _table_of(
@@ -324,40 +300,40 @@ def test_what_nobody_is_known_to_use_is_held_and_a_pod_that_has_its_node_waits_n
             model=lambda node: "a100",
         )
     )
-    assert [(row.pod, _STATES[row.state]) for row in table.rows] == [
-        *(("team/claim", "held"), ("kube-system/static", "held"), ("team/a", "running")),
-        *(("team/uid-b", "pending"), ("team/uid-c", "pending")),
-    ]
+    held = [("team/claim", "held"), ("kube-system/static", "held"), ("team/a", "running")]
+    waits = [("team/uid-b", "pending"), ("team/uid-c", "pending")]
+    assert [(row.pod, _STATES[row.state]) for row in table.rows] == held + waits
     assert table.booked.tolist() == [1.0, 0.5, 2.0, 0.0, 0.0]
     assert table.asked[:3].tolist() == [0.0, 0.0, 0.0] and np.isnan(table.asked[3:]).all()
 
 
-@pytest.mark.parametrize(
-    ("request_", "milli"),
-    [
+def test_gpus_are_asked_for_by_the_measure_that_they_are_booked_by() -> None:
+    for request, milli in (
         (GpuRequest(2), 2000),
         (GpuRequest(1, milli=250), 250),
         (GpuRequest(2, AskedUnit.PART, milli=300), 600),
         (GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 2), ("3g.20gb", 1))), 2 * 142 + 428),
         (GpuRequest(3, AskedUnit.SHARED), None),
         (GpuRequest(0, memory_total_mib=90_000), None),
-    ],
-)
-def test_gpus_are_asked_for_by_the_measure_that_they_are_booked_by(request_: GpuRequest, milli: int | None) -> None:
-    assert asked_milli(request_) == milli
+    ):
+        assert asked_milli(request) == milli
 
 
 def test_who_has_no_gpus_is_who_is_pending() -> None:
     with running(NODES, queue__enabled=True) as kerf:
-        gated = made("gated", 1, 60, schedulingGates=[{"name": GATE}])
+        marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "2"}
+        gated = made("gated", 1, 60, annotations=marks, schedulingGates=[{"name": GATE}])
         seen(kerf, bound("a", "0,1"), made("waits", 9, 60, priority=3), gated, waiting=2)
-        kerf.filter(pod("by-hand", 9), ["n"])
-        works = [item for item in told(kerf)["pods"] if item["state"] in ("placing", "pending", "gated")]
+        kerf.filter(pod("by-hand", 9), ["n"])  # of no API server
+        pods = by_pod(told(kerf))
         pending = kerf.get("/pending").json()["pods"]
+    assert (pods["gated"]["state"], pods["gated"]["gang"]) == ("gated", "default/ring")
+    by_hand = pods["by-hand"]
+    assert (by_hand["state"], by_hand["owner"], by_hand["gpus"]) == ("pending", "Pod/by-hand", 9)
     shared = ("pod", "request", "priority", "gang", "since")
-    assert sorted([item[key] for key in shared] for item in works) == sorted(
-        [item[key] for key in shared] for item in pending
-    )
+    works = sorted([item[key] for key in shared] for item in pods.values() if item["state"] in ("pending", "gated"))
+    assert works == sorted([item[key] for key in shared] for item in pending)
+    assert len(works) == 3
 
 
 def test_who_is_stopped_while_looking_leaves_the_rest_to_the_next() -> None:
@@ -384,15 +360,6 @@ def test_a_table_does_for_a_moment_and_is_not_kept_for_longer(monkeypatch: pytes
         assert told(kerf)["total"] == 1
         seen(kerf, bound("b", "1"))
         assert kerf.get("/workloads").json()["total"] == 1  # that of a moment ago
-        monkeypatch.setattr("extender.explain.workloads._WORTH_S", 0.01)
+        monkeypatch.setattr("extender.explain.workloads._MAX_AGE_S", 0.01)
         assert told(kerf)["total"] == 2
         kerf.run(until(lambda: kerf.service.workloads._made is None))  # noqa: SLF001 - nothing else tells
-
-
-def test_a_gang_of_unreadable_size_and_a_priority_that_is_none_cost_nobody_else_anything() -> None:
-    marks = {"kerf.dev/gang": "ring", "kerf.dev/gang-size": "many"}
-    with running(NODES) as kerf:
-        seen(kerf, bound("odd", "0", annotations=marks, labels={"genius/priority": "first"}), bound("even", "1"))
-        pods = by_pod(told(kerf))
-    assert (pods["odd"]["gang"], pods["odd"]["priority"], len(pods)) == (None, 0, 2)
-    assert (pods["odd"]["state"], pods["even"]["state"]) == ("running", "running")

@@ -10,7 +10,7 @@ _PLAIN = {"text": "", "whole": 0, "number": np.nan}
 
 
 def pods(*rows: dict[str, Any]) -> dict[str, Column]:
-    """Rows of pods of one whole GPU that were submitted at 0, started then and ran for an hour."""
+    """Rows of pods of one whole GPU, submitted and started at 0, that ran for an hour."""
     usual = {"gpus": 1, "gpu_milli": 1000, "cpu_milli": 1000, "memory_mib": 1024, "submitted_s": 0.0}
     made = []
     for number, row in enumerate(rows):
@@ -22,7 +22,7 @@ def pods(*rows: dict[str, Any]) -> dict[str, Column]:
 
 
 def nodes(*gpus: int, model: str = "T4") -> dict[str, Column]:
-    """Nodes of so many GPUs that are there all the time."""
+    """Nodes of so many GPUs that exist all the time."""
     usual = {"gpu_model": model, "cpu_milli": 64_000, "memory_mib": 262_144, "from_s": 0.0}
     plain = {name: _PLAIN[kind] for name, kind in NODE_COLUMNS.items()}
     rows = [{**plain, **usual, "node": f"node-{number}", "gpus": num} for number, num in enumerate(gpus)]
@@ -30,5 +30,5 @@ def nodes(*gpus: int, model: str = "T4") -> dict[str, Column]:
 
 
 def history(pods: dict[str, Column], nodes: dict[str, Column], **about: Any) -> History:
-    """One from 0 to two days."""
+    """A history of two days from 0."""
     return History(About(**{"source": "cluster", "since_s": 0.0, "until_s": 172_800.0, **about}), pods, nodes)

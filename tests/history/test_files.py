@@ -1,7 +1,9 @@
-"""Histories as files: what is read is what was written, by pandas' own library too, and what is wrong is named."""
+"""Histories as files, which pandas' library reads, too."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -53,46 +55,35 @@ def test_the_last_row_of_a_pod_counts(tmp_path: Path) -> None:
     read = files.read(tmp_path).pods
     assert read["pod"].tolist() == ["a", "c", "b"]  # by time of submission
     assert read["ended_s"][0] == 9.0
-
-
-def test_rows_of_one_time_stay_in_their_order() -> None:
     rows = latest(pods({"pod": "z"}, {"pod": "y"}, {"pod": "z", "node": "n"}))
-    assert rows["pod"].tolist() == ["y", "z"]
-    assert rows["node"].tolist() == ["", "n"]
+    assert (rows["pod"].tolist(), rows["node"].tolist()) == (["y", "z"], ["", "n"]), "rows of one time keep their order"
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda at: (at / "history.json").unlink(), "kerf history --out"),
-        (lambda at: (at / "history.json").write_text("{"), "history.json"),
-        (lambda at: (at / "history.json").write_text(json.dumps({"format": "other"})), "format"),
-        (lambda at: (at / "nodes-00000.parquet").unlink(), r"no nodes-\*.parquet"),
-        (lambda at: (at / "pods-00000.parquet").write_bytes(b"PAR1"), "pods-00000.parquet"),
-        (lambda at: (at / "pods-00000.parquet").rename(at / "nodes-00001.parquet"), r"no pods-\*.parquet"),
-    ],
-)
-def test_what_is_wrong_is_named(tmp_path: Path, damage: object, reason: str) -> None:
-    files.write(tmp_path, MADE)
-    assert callable(damage)
-    damage(tmp_path)
-    with pytest.raises(HistoryError, match=reason):
-        files.read(tmp_path)
+def test_invalid_files_are_named(tmp_path: Path) -> None:
+    def other(**changes: Any) -> None:
+        about.write_text(json.dumps({**json.loads(about.read_text()), **changes}))
+
+    about, pod_file = tmp_path / "history.json", tmp_path / "pods-00000.parquet"
+    rows: list[tuple[Callable[[], object], str]] = [
+        (about.unlink, "kerf history --out"),
+        (lambda: about.write_text("{"), "history.json"),
+        (lambda: other(format="other"), "format"),
+        (lambda: other(version=2), "format version 2; this program reads version 1"),
+        ((tmp_path / "nodes-00000.parquet").unlink, r"no nodes-\*.parquet"),
+        (lambda: pod_file.write_bytes(b"PAR1"), "pods-00000.parquet"),
+        (lambda: pod_file.rename(tmp_path / "nodes-00001.parquet"), r"no pods-\*.parquet"),
+    ]
+    for damage, reason in rows:
+        files.write(tmp_path, MADE)
+        damage()
+        with pytest.raises(HistoryError, match=reason):
+            files.read(tmp_path)
 
 
-def test_other_versions_are_refused(tmp_path: Path) -> None:
-    files.write(tmp_path, MADE)
-    about = json.loads((tmp_path / "history.json").read_text())
-    (tmp_path / "history.json").write_text(json.dumps({**about, "version": 2}))
-    with pytest.raises(HistoryError, match="version 2 of the form; this program reads version 1"):
-        files.read(tmp_path)
-
-
-def test_columns_have_to_be_all_there_and_of_one_length(tmp_path: Path) -> None:
-    table = dict(pods({}))
+def test_columns_are_complete_and_of_one_length(tmp_path: Path) -> None:
+    table = dict(pods({}, {})) | {"gang": np.array([""], object)}
+    with pytest.raises(ValueError, match="length"):
+        files.write_part(tmp_path / "x.parquet", "pods", table)
     del table["gang"]
     with pytest.raises(ValueError, match="has columns"):
-        files.write_part(tmp_path / "x.parquet", "pods", table)
-    table = dict(pods({}, {})) | {"gang": np.array([""], object)}
-    with pytest.raises(ValueError, match="of one length"):
         files.write_part(tmp_path / "x.parquet", "pods", table)

@@ -18,7 +18,7 @@ _RATE = f"{{{_JOB}}}[$__rate_interval]"
 
 @dataclass(frozen=True)
 class Panel:
-    """Queries by their legend. Replicas tell the same of the cluster: the most of them counts once."""
+    """Queries by legend. All replicas report on the same cluster, so queries take the maximum."""
 
     title: str
     queries: dict[str, str]
@@ -47,7 +47,7 @@ def _rate_by(label: str, name: str) -> str:
 
 
 def _quantile(quantile: float) -> str:
-    """Comparing leaves out verbs that nobody has called: of these it is no number."""
+    """The comparison drops verbs without calls, whose quantile is NaN."""
     return f"histogram_quantile({quantile}, {_rate_by('le, verb', 'kerf_request_seconds_bucket')}) >= 0"
 
 
@@ -68,20 +68,20 @@ _ROWS: dict[str, Sequence[Panel]] = {
             "GPUs stranded",
             f"{_now('kerf_gpus_stranded')} / {_now('kerf_gpus')}",
             "percentunit",
-            "Free GPUs that the next pod is expected not to be able to use, as a fraction of all GPUs.",
+            "Free GPUs that the next pod is not expected to be able to use, as a fraction of all GPUs.",
         ),
         _stat("Pods waiting", _now("kerf_pods_waiting"), description="Rejected and not placed since."),
         _stat("Nodes", _now("kerf_nodes")),
-        _stat("Leaders", f"sum(kerf_leader{{{_JOB}}})", description="Should be one, whatever the number of replicas."),
+        _stat("Leaders", f"sum(kerf_leader{{{_JOB}}})", description="Should be one, with any number of replicas."),
         Panel(
-            "Booked against used",
+            "Booked and used",
             {
                 "installed": _now("kerf_gpus"),
                 "booked": _now("kerf_gpus_booked"),
                 "used": _now("kerf_gpus_used"),
                 "unhealthy": _now("kerf_gpus_unhealthy"),
             },
-            description="GPUs; used is the sum of the load of those with samples.",
+            description="In GPUs. Used is the sum of the loads of GPUs with samples.",
         ),
         Panel("GPU memory", {"{{state}}": _by("state", "kerf_gpu_memory_mib")}, "mbytes"),
         Panel(
@@ -92,12 +92,12 @@ _ROWS: dict[str, Sequence[Panel]] = {
         ),
         Panel(
             "Free GPUs or time slices",
-            {"free": _now("kerf_gpu_units_free"), "on nodes with others in use": _now("kerf_gpu_units_cut")},
+            {"free": _now("kerf_gpu_units_free"), "on nodes with GPUs in use": _now("kerf_gpu_units_cut")},
             width=12,
         ),
         Panel(
             "Reservations and bindings",
-            {"reserved": _now("kerf_reservations"), "being bound": _now("kerf_bindings_under_way")},
+            {"reservations": _now("kerf_reservations"), "bindings in progress": _now("kerf_bindings_under_way")},
             width=12,
         ),
     ),
@@ -123,15 +123,15 @@ _ROWS: dict[str, Sequence[Panel]] = {
             width=12,
         ),
         Panel(
-            "Waiting and woken",
+            "Pods waiting and woken",
             {"waiting": _now("kerf_pods_waiting"), "woken per second": f"sum(rate(kerf_pods_woken_total{_RATE}))"},
             width=12,
         ),
     ),
     "Queue": (
-        Panel("Behind the gate", {"waiting": _now("kerf_queue_waiting"), "released": _now("kerf_queue_opened")}),
-        Panel("Passed over, by reason", {"{{why}}": _by("why", "kerf_queue_skipped")}),
-        Panel("Planning time of a round", {"last round": _now("kerf_queue_round_seconds")}, "s"),
+        Panel("Pods in the queue", {"waiting": _now("kerf_queue_waiting"), "released": _now("kerf_queue_opened")}),
+        Panel("Pods skipped by reason", {"{{why}}": _by("why", "kerf_queue_skipped")}),
+        Panel("Planning time per round", {"last round": _now("kerf_queue_round_seconds")}, "s"),
     ),
     "GPU-hours": (
         Panel("GPUs booked by namespace", {"{{namespace}}": _rate_by("namespace", "kerf_booked_gpu_seconds_total")}),
@@ -143,36 +143,36 @@ _ROWS: dict[str, Sequence[Panel]] = {
                 f" / clamp_min({_rate_by('namespace', 'kerf_measured_gpu_seconds_total')}, 1e-9)"
             },
             "percentunit",
-            description="Of the GPUs with known load.",
+            description="Mean over the GPUs with known load.",
             most=1,
         ),
         Panel(
-            "Where the GPUs go",
+            "GPUs by state",
             {
                 "booked": f"sum(rate(kerf_booked_gpu_seconds_total{_RATE}))",
                 "free": f"sum(rate(kerf_free_gpu_seconds_total{_RATE}))",
                 "stranded": f"sum(rate(kerf_stranded_gpu_seconds_total{_RATE}))",
                 "out of use": f"sum(rate(kerf_sick_gpu_seconds_total{_RATE}))",
             },
-            description="They add up to all GPUs. Stranded: free, but not expected to be of use to the next pod.",
+            description="The sum is all GPUs. Stranded: free, but the next pod is not expected to be able to use them.",
         ),
         Panel("GPUs booked by model", {"{{gpu_model}}": _rate_by("gpu_model", "kerf_booked_gpu_seconds_total")}),
         Panel(
             "GPUs of idle pods by namespace",
             {"{{namespace}}": f"{_by('namespace', 'kerf_idle_gpus')} or vector(0)"},
-            description="Of pods all of whose GPUs have been idle for usage.idle_after_s.",
+            description="GPUs of pods that have not used any of their GPUs for usage.idle_after_s.",
         ),
         Panel(
-            "Spent part of the budgets",
+            "Budgets spent",
             {"{{namespace}}": f"{_by('namespace', 'kerf_budget_spent_ratio')} or vector(0)"},
             "percentunit",
         ),
         Panel("Longest wait by namespace", {"{{namespace}}": _by("namespace", "kerf_pending_longest_seconds")}, "s"),
     ),
     "Nodes": (
-        Panel("GPUs booked by node", {"{{node}}": _nodes("booked")}, description="The twenty with the most."),
-        Panel("GPUs free by node", {"{{node}}": _nodes("free")}, description="The twenty with the most."),
-        Panel("GPUs out of use by node", {"{{node}}": _nodes("sick")}, description="The twenty with the most."),
+        Panel("GPUs booked by node", {"{{node}}": _nodes("booked")}, description="The 20 nodes with the most."),
+        Panel("GPUs free by node", {"{{node}}": _nodes("free")}, description="The 20 nodes with the most."),
+        Panel("GPUs out of use by node", {"{{node}}": _nodes("sick")}, description="The 20 nodes with the most."),
     ),
     "Learned rank": (
         Panel(
@@ -184,23 +184,23 @@ _ROWS: dict[str, Sequence[Panel]] = {
             },
         ),
         Panel("Age of the prices", {"age": f"min(kerf_prices_age_seconds{{{_JOB}}})"}, "s"),
-        Panel("Change in the pod mix since the prices", {"drift": _now("kerf_mix_drift")}, "percentunit"),
+        Panel("Change in the pod mix since the last prices", {"drift": _now("kerf_mix_drift")}, "percentunit"),
     ),
     "Telemetry": (
-        Panel("Nodes by state of samples", {"{{state}}": _by("state", "kerf_telemetry_nodes")}),
+        Panel("Nodes by sample state", {"{{state}}": _by("state", "kerf_telemetry_nodes")}),
         Panel("Age of the last refresh", {"age": f"min(kerf_telemetry_age_seconds{{{_JOB}}})"}, "s"),
         Panel(
-            "Unmanaged use and faults",
-            {"GPUs used": _now("kerf_unmanaged_gpus"), "GPUs faulty": _now("kerf_faulty_gpus")},
+            "Unmanaged and faulty GPUs",
+            {"used without a booking": _now("kerf_unmanaged_gpus"), "faulty": _now("kerf_faulty_gpus")},
         ),
     ),
     "Health": (
-        Panel("Age of the mirror", {"{{instance}}": _by("instance", "kerf_cache_age_seconds")}, "s"),
+        Panel("Age of the cluster cache", {"{{instance}}": _by("instance", "kerf_cache_age_seconds")}, "s"),
         Panel(
             "Anomalies",
             {
                 "nodes overbooked": _now("kerf_nodes_overbooked"),
-                "nodes set aside": _now("kerf_nodes_set_aside"),
+                "nodes quarantined": _now("kerf_nodes_set_aside"),
                 "nodes on which pods fail": _now("kerf_nodes_failing"),
                 "unreadable objects": _now("kerf_unreadable_objects_total"),
                 "events lost": _now("kerf_events_lost_total"),
@@ -231,7 +231,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "kerf",
         "title": "Kerf",
-        "description": "What Kerf books, what is used, who waits and why.",
+        "description": "GPUs booked and used, pending pods, and why they are pending.",
         "tags": ["kubernetes", "gpu", "scheduling"],
         "schemaVersion": 39,
         "editable": True,

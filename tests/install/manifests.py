@@ -1,4 +1,4 @@
-"""Writes the plain manifests from the chart, and what the chart carries that is made: `make manifests`."""
+"""Writes the plain manifests from the chart, and the chart's generated files: `make manifests`."""
 
 import json
 import re
@@ -18,7 +18,7 @@ MANIFESTS = CHART.parents[1]
 SCHEMA = CHART / "values.schema.json"
 KEYS_FILE = CHART / "keys.yaml"
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-"""What the chart looks for in the cluster: served by default since 1.36."""
+"""The API that the chart checks for: served by default since 1.36."""
 DRA_POLICY = CHART.parents[2] / "extender" / "parts" / "dra" / "policies.yaml"
 
 _INSTALL = """\
@@ -26,113 +26,111 @@ _INSTALL = """\
 #
 #   kubectl apply -f manifests/install.yaml
 #
-# Pods with `schedulerName: kerf-scheduler` are placed by it; see manifests/samples/. Of these, pods with the label
-# genius/priority wait in the queue, the highest first, and so do pods and namespaces with kerf.dev/queue=enabled
-# (docs/guides/queueing.md); the webhook's certificate is made by Kerf. The queue has the right to change pods
-# (SECURITY.md): to do without, set queue.enabled to false in kerf.yaml below and delete what is named
-# kerf-scheduler-queue and kerf-scheduler-webhook.
+# It places pods with `schedulerName: kerf-scheduler`; see manifests/samples/. Of these, pods with the label
+# genius/priority wait in the queue by priority, as do pods and namespaces with kerf.dev/queue=enabled
+# (docs/guides/queueing.md). Kerf issues the webhook's certificate. The queue has the right to change pods
+# (SECURITY.md): to remove it, set queue.enabled to false in kerf.yaml below and delete the objects kerf-scheduler-queue
+# and kerf-scheduler-webhook.
 #
-# Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the chart. Name the image below,
-# twice: `make image` builds it, and it has to be where the cluster's nodes can pull it.
+# Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the chart. Set the image below, in
+# two places: `make image` builds it; push it to a registry that the nodes can reach.
 """
 _RBAC = """\
-# What Kerf may do where it runs beside the cluster's own kube-scheduler: with the service account kerf, or as a static
-# pod, which speaks as the user system:kube-scheduler does. manifests/install.yaml brings its own service account and
-# does not need this file. Written from the chart in manifests/helm/kerf by `make manifests`.
+# Kerf's rights beside the cluster's own kube-scheduler: for the service account kerf, and for a static pod, which runs
+# as the user system:kube-scheduler. manifests/install.yaml has its own service account and does not need this file.
+# Written from the chart in manifests/helm/kerf by `make manifests`.
 #
-# For another namespace change it wherever kube-system stands.
+# For another namespace, replace kube-system throughout.
 """
 _POLICY = """\
-# Keeps authors of pods from writing what Kerf and the device plugins write on them: SECURITY.md. For a Kerf beside the
-# cluster's own kube-scheduler, with the account of manifests/rbac.yaml or as a static pod (then it speaks as
-# system:kube-scheduler does); manifests/install.yaml brings its own. Written from the chart in manifests/helm/kerf by
+# Keeps authors of pods from writing the annotations of Kerf and of the device plugins: SECURITY.md. For a Kerf beside
+# the cluster's own kube-scheduler, with the account of manifests/rbac.yaml or as a static pod (user
+# system:kube-scheduler); manifests/install.yaml has its own policy. Written from the chart in manifests/helm/kerf by
 # `make manifests`.
 #
-# Who else may write stands in the lists below: plugins that run in another namespace have to be named there.
+# The lists below name who else may write: add plugins that run in another namespace.
 """
 _WEBHOOK = """\
-# The webhook that tells containers which GPUs they got, and the Kerf that answers it and manifests/queue/webhook.yaml.
-# docs/guides/webhook.md says how to install them, what they do, and what nobody enforces. Written from the chart in
-# manifests/helm/kerf by `make manifests`; with Helm, use the chart (inject.enabled), which makes the certificate too.
+# The webhook that tells containers which GPUs they got, and the server for it and for manifests/queue/webhook.yaml.
+# docs/guides/webhook.md explains how to install them, what they do, and what is not enforced. Written from the chart in
+# manifests/helm/kerf by `make manifests`; with Helm, use the chart (inject.enabled), which issues the certificate too.
 #
 #   kubectl apply -f manifests/webhook.yaml
 #   kubectl label namespace TEAM kerf.dev/inject=enabled
 #
-# Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Name the image.
+# Needs the Secret kerf-webhook (tls.crt, tls.key, ca.crt), and the CA in the caBundle fields below. Set the image.
 """
 _KEYS = """\
 # Keys of kerf.dev/ on pods, for templates/keys-policy.yaml: written from extender/core/keys.py by `make manifests`.
 """
 _MARKER = """\
-# Keeps pods that ask for GPUs by annotation or label alone from being placed without any while Kerf is down: those that
-# lack the marker kerf.dev/gpu are refused. Kubernetes 1.30 or newer; where Kerf runs beside the cluster's own
-# kube-scheduler (manifests/install.yaml has it for its own). Written from the chart in manifests/helm/kerf by
-# `make manifests`.
+# Rejects pods that request GPUs by annotation or label only and lack the marker kerf.dev/gpu: while Kerf is down they
+# would be placed without GPUs. For Kubernetes 1.30 or newer, and a Kerf beside the cluster's own kube-scheduler
+# (manifests/install.yaml has its own policy). Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _MARKER_ADDED = """\
-# As manifests/marker-policy.yaml, and adds the marker: for Kubernetes 1.36 or newer, which has MutatingAdmissionPolicy.
+# Like manifests/marker-policy.yaml, and adds the marker: for Kubernetes 1.36 or newer (MutatingAdmissionPolicy).
 # Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _AGENT = """\
-# The node agent, on nodes with NVIDIA's device plugin, and the policy that keeps it to one annotation of its own node:
-# docs/guides/nvidia-plugin.md. Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use the
-# chart (agent.enabled). Name the image.
+# The node agent, for nodes with NVIDIA's device plugin, and the policy that restricts it to one annotation of its own
+# node: docs/guides/nvidia-plugin.md. Written from the chart in manifests/helm/kerf by `make manifests`; with Helm, use
+# the chart (agent.enabled). Set the image.
 """
 _QUEUE_RBAC = """\
-# What Kerf may do besides when its queue is enabled (setting queue.enabled): kubectl apply -f manifests/queue/rbac.yaml
-# Service account and static pod as in manifests/rbac.yaml; for another namespace or account change the subject.
-# Written from the chart in manifests/helm/kerf by `make manifests`.
+# Additional rights for the queue (setting queue.enabled), for the service account and the static pod of
+# manifests/rbac.yaml. For another namespace or account change the subject. Written from the chart in
+# manifests/helm/kerf by `make manifests`.
 """
 _STATIC_QUEUE = """\
-# The queue for Kerf as a static pod (docs/guides/kubeadm.md): its rights, and the webhook that has pods wait, with a
-# certificate that Kerf makes. Instead of manifests/queue/rbac.yaml, manifests/webhook.yaml and queue/webhook.yaml.
+# The queue for Kerf as a static pod (docs/guides/kubeadm.md): its rights, and the webhook that adds the gate, with a
+# certificate that Kerf issues. Replaces manifests/queue/rbac.yaml, manifests/webhook.yaml and queue/webhook.yaml.
 #
 #   kubectl apply -f manifests/static-pod/queue.yaml
 #   kubectl label namespace TEAM kerf.dev/queue=enabled
 #
-# Written from the chart in manifests/helm/kerf by `make manifests`. Name the image.
+# Written from the chart in manifests/helm/kerf by `make manifests`. Set the image.
 """
 _STATIC_MONITORING = """\
-# Metrics and alerts of Kerf as a static pod, for the Prometheus operator: docs/guides/kubeadm.md has the same for a
-# Prometheus without it. ServiceMonitor and PrometheusRule may need the label that your Prometheus chooses them by, such
+# Metrics and alerts of Kerf as a static pod, for the Prometheus operator; docs/guides/kubeadm.md explains how to do
+# without the operator. ServiceMonitor and PrometheusRule may need the label by which your Prometheus selects them, such
 # as `release: kube-prometheus-stack`. Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _QUEUE_WEBHOOK = """\
-# Answered by the Kerf of manifests/webhook.yaml, with its certificate: put the CA into the caBundle fields. Written
-# from the chart in manifests/helm/kerf by `make manifests`.
+# Served by manifests/webhook.yaml, with its certificate: put the CA into the caBundle fields. Written from the chart in
+# manifests/helm/kerf by `make manifests`.
 """
 _PIPELINES = """\
-# Pipelines, and what a Kerf may do besides that runs them (setting pipelines.enabled): docs/guides/pipelines.md.
-# For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
+# The Pipeline CRD, and additional rights for pipelines (setting pipelines.enabled): docs/guides/pipelines.md. For
+# another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
 # `make manifests`.
 """
 
 _MLFLOWS = """\
-# MLFlow objects of MLTaskScheduler, who may make which, and what a Kerf may do besides that runs them (setting
-# pipelines.mlflows) beside pipelines.yaml: docs/guides/pipelines.md. For another namespace or service account change
-# the subject. Written from the chart in manifests/helm/kerf by `make manifests`.
+# The MLFlow CRD of MLTaskScheduler, the policy for it, and additional rights (setting pipelines.mlflows), besides
+# pipelines.yaml: docs/guides/pipelines.md. For another namespace or service account change the subject. Written from
+# the chart in manifests/helm/kerf by `make manifests`.
 """
 _DRA_RBAC = """\
-# What Kerf may do besides when it allocates devices of DRA drivers (setting dra.allocate): docs/guides/dra.md.
-# For another namespace or service account change the subject. Written from the chart in manifests/helm/kerf by
-# `make manifests`.
+# Additional rights for allocating devices of DRA drivers (setting dra.allocate): docs/guides/dra.md. For another
+# namespace or service account change the subject. Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 _DRA_POLICY = """\
-# Claims don't ask for devices that Kerf owns past Kerf. `kerf install dra` writes it where the chart has not. Written
-# from the chart in manifests/helm/kerf by `make manifests`.
+# Keeps claims from requesting devices that only Kerf allocates. `kerf install dra` applies it if the chart has not.
+# Written from the chart in manifests/helm/kerf by `make manifests`.
 """
 
 _IMAGE = {"image__repository": "kerf"}
 
 
 def render_schema() -> str:
-    """The chart's schema of values, its line about `config` made anew from Kerf's settings."""
+    """The chart's schema of values, with its line `config` written from Kerf's settings."""
     line = f'    "config": {json.dumps(settings_schema())},'
     return re.sub(r'^    "config": .*,$', lambda _: line, SCHEMA.read_text(), count=1, flags=re.MULTILINE)
 
 
 def render_keys() -> str:
-    """The chart's keys.yaml: what the policy that warns knows of keys."""
+    """The chart's keys.yaml: the keys that the warning policy knows."""
     words = _names_on(_On.POD, _Kind.ANNOTATION, _Kind.LABEL)
     asked = [key.name for key in KEYS if key.name in words and key.on is _On.POD and not key.written]
     told = {
@@ -148,7 +146,7 @@ def render_keys() -> str:
 
 
 def _pairs(word: str) -> list[str]:
-    """Letters next to each other."""
+    """Pairs of adjacent letters."""
     return [word[at : at + 2] for at in range(len(word) - 1)]
 
 
@@ -163,7 +161,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
         return _plain(helm("template", "--name-template", release, *common, *shown, *settings, *served))
 
     queue, static = MANIFESTS / "queue", MANIFESTS / "static-pod"
-    # A certificate is nothing to ship: whoever installs the webhook by hand makes the Secret.
+    # Certificates are not shipped: for a manual installation of the webhook, the user creates the Secret.
     certificate = {"webhook__tls__secretName": "kerf-webhook"}
     static_pod = {
         "admissionPolicy__users": "{system:kube-scheduler}",
@@ -199,7 +197,7 @@ def render_manifests(helm: Helm) -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write the files, first those that the chart itself carries."""
+    """Write the files, the chart's own first."""
     DASHBOARD.write_text(render_dashboard())
     SCHEMA.write_text(render_schema())
     KEYS_FILE.write_text(render_keys())
@@ -209,7 +207,7 @@ def main() -> None:
 
 
 def _plain(rendered: str) -> str:
-    """Rendered text without what only Helm needs."""
+    """Rendered text without Helm's own comments and labels."""
     dropped = ("# Source:", "    helm.sh/chart:", "        helm.sh/chart:")
     kept = [line for line in rendered.splitlines() if not line.startswith(dropped)]
     return "\n".join(line.replace("managed-by: Helm", "managed-by: kubectl") for line in kept).strip() + "\n"

@@ -94,7 +94,10 @@ class Stage(logging.Handler):
         """Wait for something to come true; not once Kerf has said that it may not."""
         deadline = asyncio.get_running_loop().time() + WITHIN_S
         while not await predicate():
-            if self.refused or asyncio.get_running_loop().time() > deadline:
+            if self.refused:
+                return False
+            if asyncio.get_running_loop().time() > deadline:
+                self._said.append(f"{predicate.__qualname__} is not true after {WITHIN_S:.0f} s")
                 return False
             await asyncio.sleep(0.05)
         return True

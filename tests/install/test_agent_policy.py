@@ -39,7 +39,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         assert len(documents) == len(POLICIES)
         running.apply(*documents)
         api = agent(running, "other")
-        wait_until(lambda: "its own node alone" in refusal(api, STATUS, REPORT), 30.0, "role and policy are in force")
+        wait_until(
+            lambda: "only change its own node" in refusal(api, STATUS, REPORT), 30.0, "role and policy are in force"
+        )
         api.close()
         yield running
 
@@ -88,13 +90,13 @@ def test_it_writes_nothing_else(plane: ControlPlane, api: Api, change: Callable[
     plane.request("PATCH", NODE, {"metadata": {"annotations": {"theirs": "yes"}}}, MERGE)
     asked = deepcopy(REPORT)
     change(asked)
-    assert "and nothing else" in refusal(api, STATUS, asked)
+    assert "only write the annotation kerf.dev/node-report" in refusal(api, STATUS, asked)
 
 
 def test_nor_on_another_node_nor_without_a_node_nor_by_another_way(plane: ControlPlane, api: Api) -> None:
     for node in ("other", ""):
         other = agent(plane, node)
-        assert "its own node alone" in refusal(other, STATUS, REPORT)
+        assert "only change its own node" in refusal(other, STATUS, REPORT)
         other.close()
     assert "cannot patch resource" in refusal(api, NODE, REPORT)
 

@@ -65,7 +65,7 @@ def test_lint(helm: Helm) -> None:
         pytest.param(
             "history.enabled=true,history.volume.emptyDir=null,history.volume.persistentVolumeClaim.claimName=h,"
             "learning.enabled=true",
-            "learning.image.repository names no image",
+            "learning.image.repository is not set",
             id="learning without an image",
         ),
         pytest.param("mode=planner,dra.enabled=true", "queue.enabled", id="devices for pods that do not wait"),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from extender.cli.install.checks import checks_of
 from extender.cli.install.findings import Finding, Needs, Verdict, findings_of
-from extender.cli.install.kerf import Installed, Look
+from extender.cli.install.kerf import CheckedCluster, Installed
 from extender.cli.install.schedulers import control_plane
 from extender.cli.main import app
 from extender.core.faces import Face
@@ -153,7 +153,10 @@ def test_from_an_empty_cluster_to_one_that_has_everything(plane: ControlPlane, h
     plane.apply({"apiVersion": "v1", "kind": "Service", **service})
     _, found = check(plane)  # any author may have made it there
     assert found["Prometheus"]["verdict"] == "note"
-    assert "telemetry.namespaces does not name: http://prometheus-server.default.svc:80" in found["Prometheus"]["told"]
+    assert (
+        "its namespace is not in telemetry.namespaces: http://prometheus-server.default.svc:80"
+        in found["Prometheus"]["told"]
+    )
     service["metadata"] = {"name": "prometheus-server", "namespace": "kube-system"}
     plane.apply({"apiVersion": "v1", "kind": "Service", **service})
     status, found = check(plane)
@@ -196,7 +199,7 @@ def test_nodes_of_other_kinds_are_sound_and_what_is_left_out_is_told(plane: Cont
         node_with("gke", {"nvidia.com/gpu": "1"}, labels={"cloud.google.com/gke-accelerator": "nvidia-l4"}),
     )
     assert {finding.verdict for finding in sound} == {"ok"}
-    assert sound[0].told == "1 nodes offer GPUs, 1 offer MIG devices alone, 1 offer nvidia.com/GM204GL_TESLA_M6"
+    assert sound[0].told == "1 nodes offer GPUs, 1 offer only MIG devices, 1 offer nvidia.com/GM204GL_TESLA_M6"
 
     register = '[{"id":"GPU-0","count":10,"devmem":24576,"type":"NVIDIA-A10","mode":"hami-core","health":true}]'
     hami = {"hami.io/node-nvidia-register": register, "hami.io/node-handshake": "Requesting_2024-01-23 04:30:04"}
@@ -280,9 +283,9 @@ def test_which_modes_a_cluster_can_have(plane: ControlPlane, helm: Helm) -> None
     upgrade = ("upgrade", "--install", "kerf", str(CHART), "--namespace", NAMESPACE, "--create-namespace")
     helm(*upgrade, "--set", "mode=planner", "--set", "queue.enabled=true")
     _, found = check(plane)
-    assert found["scheduler configuration"]["told"].startswith("mode planner: pods of the queue are nominated")
+    assert found["scheduler configuration"]["told"].startswith("mode planner: queued pods are nominated")
     assert found["rights"]["verdict"] == "ok"
-    assert found["kube-scheduler"]["told"].startswith("is no pod of kube-system, so it is not looked at")
+    assert found["kube-scheduler"]["told"].startswith("is not a pod in kube-system, so it is not checked")
     static = pod(
         "kube-scheduler-control", namespace="kube-system", labels={"component": "kube-scheduler"}, nodeName="control"
     )
@@ -349,7 +352,7 @@ def test_devices_that_are_kerfs_are_told_with_who_allocates_them(plane: ControlP
         assert told("ok", "allocated by Kerf")
         held = {"spec": {"taint": {"value": "held"}}}
         plane.request("PATCH", "/apis/resource.k8s.io/v1/devicetaintrules/kerf-gpu.example.com", held, MERGE_PATCH)
-        assert told("broken", "nobody allocates them: kerf-gpu.example.com", "again, with or without --remove")
+        assert told("broken", "so not allocated: kerf-gpu.example.com", "again, with or without --remove")
         helm(*upgrade, "--set", "dra.enabled=false")
         assert told("broken", "which does not allocate", "--set dra.enabled=true")
         assert install("--remove") == 0
@@ -374,7 +377,7 @@ def test_who_waits_for_calls_of_a_scheduler_that_is_not_his_is_told(
             return json.dumps({"items": []}).encode()
 
     installed = Installed("kerf", NAMESPACE, ready=1, settings=settings_elsewhere(yaml.safe_dump(settings)))
-    look = Look(cast(Transport, Managed()), {"gitVersion": version}, installed)
+    look = CheckedCluster(cast(Transport, Managed()), {"gitVersion": version}, installed)
 
     async def findings() -> list[Finding]:
         return [finding async for finding in control_plane(look)]
@@ -387,16 +390,16 @@ def test_who_waits_for_calls_of_a_scheduler_that_is_not_his_is_told(
 @pytest.mark.parametrize(
     ("version", "label", "group", "told"),
     [
-        ("v1.33.4-eks-1a2b3c4", "", "", "EKS runs it, so nobody here configures it: mode planner"),
-        ("v1.33.4", "kubernetes.azure.com/cluster", "", "AKS runs it, so nobody here configures it: mode planner"),
-        ("v1.33.4", "", "config.openshift.io", "OpenShift runs it, so nobody here configures it: mode planner"),
-        ("v1.36.1+k3s1", "", "", "k3s has it call Kerf (mode service) by `kube-scheduler-arg: [config=FILE]`"),
-        ("v1.36.1+rke2r1", "", "", "RKE2 has it call Kerf (mode service) by `kube-scheduler-arg: [config=FILE]`"),
+        ("v1.33.4-eks-1a2b3c4", "", "", "EKS runs it, so it can't be configured here: mode planner"),
+        ("v1.33.4", "kubernetes.azure.com/cluster", "", "AKS runs it, so it can't be configured here: mode planner"),
+        ("v1.33.4", "", "config.openshift.io", "OpenShift runs it, so it can't be configured here: mode planner"),
+        ("v1.36.1+k3s1", "", "", "k3s lets it call Kerf (mode service) with `kube-scheduler-arg: [config=FILE]`"),
+        ("v1.36.1+rke2r1", "", "", "RKE2 lets it call Kerf (mode service) with `kube-scheduler-arg: [config=FILE]`"),
         (
             "v1.36.1",
             "",
             "",
-            "is no pod of kube-system, so it is not looked at: mode service where you can configure it",
+            "is not a pod in kube-system, so it is not checked: mode service where you can configure it",
         ),
     ],
 )
@@ -412,7 +415,10 @@ def test_whose_kube_scheduler_it_is(version: str, label: str, group: str, told: 
             return json.dumps({"items": [{"metadata": {"name": "a"}}] if there else []}).encode()
 
     async def findings() -> list[Finding]:
-        return [finding async for finding in control_plane(Look(cast(Transport, Vendors()), {"gitVersion": version}))]
+        return [
+            finding
+            async for finding in control_plane(CheckedCluster(cast(Transport, Vendors()), {"gitVersion": version}))
+        ]
 
     (found,) = asyncio.run(findings())
     assert found.verdict == "ok"
@@ -445,7 +451,7 @@ def test_no_second_device_plugin_is_advised_where_one_is(tmp_path: Path) -> None
         plane.request("DELETE", "/api/v1/nodes/bare")
         plane.apply(cpu_node("gke", labels={"cloud.google.com/gke-nodepool": "default"}))
         found = check(plane)[1]["device plugin"]
-        assert ("GKE has a device plugin of its own" in found["fix"], "helm" in found["fix"]) == (True, False)
+        assert ("GKE runs its own device plugin" in found["fix"], "helm" in found["fix"]) == (True, False)
 
 
 @pytest.mark.e2e
@@ -502,7 +508,7 @@ def test_of_settings_and_nodes_it_is_told_what_can_be_read() -> None:
             return json.dumps({"items": nodes if path.endswith("/nodes") else []}).encode()
 
     installed = Installed("kerf", NAMESPACE, settings=settings_elsewhere("telemetry: {source: off}"))
-    look = Look(cast(Transport, Cluster()), {}, installed)
+    look = CheckedCluster(cast(Transport, Cluster()), {}, installed)
     checks = [check for check in checks_of(Needs.CLUSTER) if check.name in ("device plugin", "DCGM")]
     told = {finding.what: finding.told for finding in asyncio.run(findings_of(checks, look)) if finding.verdict == "ok"}
     assert (told["telemetry"], told["device plugin"]) == ("is off (telemetry.source)", "1 nodes offer GPUs")
@@ -524,6 +530,6 @@ def test_checks_of_a_part_that_can_not_be_loaded_are_told_and_the_others_go_on(m
 
 
 def test_what_no_manifest_brings_is_not_told_as_a_command() -> None:
-    assert Installed().fix("rbac.create=true", BY_CHART) == "give it by a role of your own, as the chart does"
+    assert Installed().fix("rbac.create=true", BY_CHART) == "grant it with a role of your own, as in the chart"
     assert Installed().fix("rbac.create=true", "manifests/rbac.yaml") == "kubectl apply -f manifests/rbac.yaml"
     assert Installed("kerf", NAMESPACE).fix("rbac.create=true", BY_CHART).endswith("--set rbac.create=true")

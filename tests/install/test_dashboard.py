@@ -20,6 +20,8 @@ from tests.install.dashboards import DASHBOARD, render_dashboard
 from tests.install.helm import CHART, Helm, only
 from tests.telemetry.prometheuses import Job, prometheus
 
+pytestmark = pytest.mark.nightly(of=("manifests/helm/", "extender/metrics/", "extender/parts/", "tests/install/"))
+
 FILE = json.loads(DASHBOARD.read_text())
 PANELS = [panel for panel in FILE["panels"] if panel["type"] != "row"]
 QUERIES = [

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from extender.cli.install.kerf import Look
+from extender.cli.install.kerf import CheckedCluster
 from extender.cli.install.schedulers import _after_kerf, extender_order
 from extender.kube.client import Transport
 from tests.controlplane.kerf import ROOT
@@ -54,7 +54,7 @@ def test_the_check_says_where_and_what_to_do() -> None:
             return json.dumps({"metadata": {}, "items": items}).encode()
 
     async def scenario() -> list[str]:
-        return [f"{item.told} {item.fix}" async for item in extender_order(Look(cast(Transport, Maps()), {}))]
+        return [f"{item.told} {item.fix}" async for item in extender_order(CheckedCluster(cast(Transport, Maps()), {}))]
 
     (told,) = asyncio.run(scenario())
     assert "ConfigMap kube-system/scheduler, c.yaml: http://storage.example:8899/scheduler filters after Kerf" in told

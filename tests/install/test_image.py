@@ -13,6 +13,8 @@ from extender import __version__
 from tests.controlplane.kerf import ROOT
 from tests.controlplane.processes import clean_environment
 
+pytestmark = pytest.mark.nightly(of=("Dockerfile", "pyproject.toml", "requirements/", "release/", "tests/install/"))
+
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 

@@ -74,7 +74,7 @@ def test_a_pod_is_taken_with_a_warning(api: Api, annotations: dict[str, str], se
 
 def test_labels_resources_and_gates_are_looked_at_too(api: Api) -> None:
     assert told(api, labels={"kerf.dev/gpu-model": "h100"}) == [
-        "kerf.dev/gpu-model: is no key of this kind (annotation, label, resource or scheduling gate)"
+        "kerf.dev/gpu-model: a key of another kind (annotation, label, resource or scheduling gate)"
     ]
     limited = pod("p", schedulingGates=[{"name": "kerf.dev/queu"}])
     limited["spec"]["containers"][0]["resources"]["limits"] = {"kerf.dev/gpus": "1"}
@@ -124,7 +124,7 @@ def test_what_makes_pods_is_looked_at_and_its_own_keys_are_misplaced(
     right = {"kerf.dev/gpu-model": "h100"}
     assert made({}, right) == made(right, right) == made({"example.com/a": "b"}, {}) == []
     (misplaced,) = made(right, {})
-    assert misplaced.endswith(f"kerf.dev/gpu-model: read in the template of its pods alone, not on the {kind} itself")
+    assert misplaced.endswith(f"kerf.dev/gpu-model: only read in the pod template, not on the {kind} itself")
     (typo,) = made({}, {"kerf.dev/gpu-modle": "h100"})
     assert typo.endswith("kerf.dev/gpu-modle: no such key; do you mean kerf.dev/gpu-model?")
 

@@ -103,7 +103,7 @@ def test_what_kubeadm_upgrade_would_take_away_is_told_before(plane: ControlPlane
     assert "kubeadm upgrade" not in check(plane)[1]  # nothing is known of kubeadm
     keep(plane, "kind: ClusterConfiguration\nscheduler: {}\n")
     found = check(plane)[1]["kubeadm upgrade"]
-    assert (found["verdict"], "takes --config out of kube-scheduler" in found["told"]) == ("note", True)
+    assert (found["verdict"], "removes --config from kube-scheduler" in found["told"]) == ("note", True)
     for given in ("[{name: config, value: /x}]", "{config: /x}"):  # v1beta4, v1beta3
         keep(plane, f"kind: ClusterConfiguration\nscheduler: {{extraArgs: {given}}}\n")
         assert "kubeadm upgrade" not in check(plane)[1]
@@ -121,7 +121,7 @@ def test_one_node_that_is_not_as_the_others_is_named(plane: ControlPlane) -> Non
     assert (found["verdict"], "/etc/kubernetes/own.yaml" in found["told"]) == ("ok", True)
     remove(plane, "kerf-cp3")
     told = check(plane)[1]["Kerf"]["told"]
-    assert told.startswith("static pod on 2 of 3 control plane nodes: no GPU pod is placed while")
+    assert told.startswith("static pod on 2 of 3 control plane nodes: GPU pods are not placed while")
     create(plane, static_kerf("cp3"))
     ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     plane.request("PATCH", f"{KUBE_SYSTEM}/pods/kerf-cp1/status", ill, MERGE_PATCH)

@@ -13,7 +13,7 @@ Answer = bytes | ApiError
 
 @dataclass(eq=False)
 class Request:
-    """On its way, or answered and forgotten by whoever sent it."""
+    """A request under way, or answered."""
 
     line: "Line"
     what: str
@@ -27,13 +27,13 @@ class Request:
 
     @property
     def awaited(self) -> bool:
-        """Whether its sender still waits for the answer."""
+        """Whether its sender still waits for the response."""
         return not self.answered.done()
 
 
 @dataclass(eq=False)
 class SlowServer:
-    """Requests of all its lines."""
+    """Requests of all lines."""
 
     server: Any
     requests: list[Request] = field(default_factory=list)
@@ -41,11 +41,10 @@ class SlowServer:
     """Decisive ones that took effect, in that order."""
 
     def line(self, name: str) -> "Line":
-        """The way of one process to it."""
         return Line(self, name)
 
     async def arrive(self, request: Request) -> None:
-        """A request comes to the API server, perhaps not for the first time."""
+        """A request reaches the API server, perhaps again."""
         request.num_arrived += 1
         try:
             answer: Answer = await request.arrive()
@@ -56,7 +55,7 @@ class SlowServer:
         request.answer = request.answer or answer
 
     def tell(self, request: Request) -> None:
-        """Its answer comes back."""
+        """Return its response."""
         assert request.answer is not None
         if isinstance(request.answer, ApiError):
             request.answered.set_exception(request.answer)
@@ -64,13 +63,13 @@ class SlowServer:
             request.answered.set_result(request.answer)
 
     def lose(self, request: Request) -> None:
-        """Whoever has sent it waits no longer; it may arrive yet."""
+        """Its sender times out; it may still arrive."""
         request.answered.set_exception(UnreachableError("timed out"))
 
 
 @dataclass(eq=False)
 class Line:
-    """A transport."""
+    """The transport of one process."""
 
     slow: SlowServer
     name: str
@@ -98,7 +97,7 @@ class Line:
         yield []
 
     async def ask(self, what: str, arrive: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Something else than an object, such as who leads."""
+        """Another question, such as who leads."""
         return await self._send(what, arrive)
 
     async def _send(self, what: str, arrive: Callable[[], Awaitable[bytes]]) -> bytes:

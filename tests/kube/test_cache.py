@@ -1,7 +1,8 @@
-"""The cache of one kind: what it has is what all that was told came to, and so is what its handlers keep."""
+"""The cache of one kind: its handlers' calls add up to what it has."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -18,12 +19,15 @@ class Seen:
     version: int
     node: str
 
+    def __str__(self) -> str:
+        return f"{self.uid} {self.version} {self.node}".strip()
+
 
 BY_NODE: Index[Seen] = Index("node", lambda seen: [seen.node] if seen.node else [])
 
 
-def pod(uid: str, version: int, node: str = "", phase: str = "Running") -> Pod:
-    metadata = Metadata(name=uid, namespace="ns", uid=uid, resource_version=str(version))
+def pod(uid: str, version: int | str, node: str = "", phase: str = "Running", *, name: str = "") -> Pod:
+    metadata = Metadata(name=name or uid, namespace="ns", uid=uid, resource_version=str(version))
     return Pod(metadata, PodSpec(node_name=node or None), PodStatus(phase=phase))
 
 
@@ -32,458 +36,323 @@ def derive(item: Pod) -> Seen:
     return Seen(item.metadata.uid, int(text) if text.isdecimal() else 0, item.spec.node_name or "")
 
 
-def unread(item: Outline) -> Pod:
-    return pod(item.uid, int(item.resource_version), "whole-node")
-
-
-def cache_of_pods() -> Cache[Pod, Seen]:
-    return Cache(derive, indexes=[BY_NODE], stand_in=unread, wanted=lambda item: not item.finished)
-
-
-@dataclass
-class Fold:
-    """A consumer: nothing but its handler's calls."""
-
-    seen: dict[str, Seen] = field(default_factory=dict)
-    num_calls: int = 0
-
-    def __call__(self, old: Seen | None, new: Seen | None) -> None:
-        self.num_calls += 1
-        assert old is not None or new is not None
-        uid = (old or new).uid  # type: ignore[union-attr]
-        assert self.seen.get(uid) == old, "each change begins where the last one ended"
-        assert old is None or new is None or old.uid == new.uid
-        if new is None:
-            del self.seen[uid]
-        else:
-            self.seen[uid] = new
-
-
-@dataclass
-class World:
-    """An API server of pods, whose watch lags behind, and the cache that follows it."""
-
-    rng: random.Random
-    version: int = 0
-    pods: dict[str, Pod] = field(default_factory=dict)
-    unreadable: set[str] = field(default_factory=set)
-    log: list[tuple[str, Pod, bool]] = field(default_factory=list)
-    """What the watch has yet to tell: kind, object, whether it can be read."""
-
-    def change(self) -> Pod:
-        """Somebody makes, changes, binds, ends or deletes a pod."""
-        self.version += 1
-        uid = f"u{self.rng.randrange(6)}-{self.rng.randrange(3)}"
-        before = self.pods.get(uid)
-        if before is not None and self.rng.random() < 0.3:
-            del self.pods[uid]
-            self.unreadable.discard(uid)
-            gone = pod(uid, self.version, before.spec.node_name or "")
-            self.log.append(("DELETED", gone, True))
-            return gone
-        node = (before.spec.node_name if before else "") or self.rng.choice(["", "a", "b"])
-        finished = node and self.rng.random() < 0.1
-        now = pod(uid, self.version, node, "Succeeded" if finished else "Running")
-        readable = self.rng.random() < 0.85
-        (self.unreadable.discard if readable else self.unreadable.add)(uid)
-        self.pods[uid] = now
-        self.log.append(("MODIFIED", now, readable))
-        return now
-
-    def tell(self, cache: Cache[Pod, Seen]) -> None:
-        """The next thing that the watch tells."""
-        if not self.log:
-            return
-        kind, item, readable = self.log.pop(0)
-        if kind == "DELETED":
-            cache.remove(item)
-        elif readable:
-            cache.upsert(item)
-        else:
-            cache.set_aside(outline(item))
-
-    def relist(self, cache: Cache[Pod, Seen], began: float) -> None:
-        """A complete list: the watch begins anew after it."""
-        self.log.clear()
-        for uid, item in self.pods.items():
-            (cache.set_aside(outline(item)) if uid in self.unreadable else cache.upsert(item))
-        cache.keep(set(self.pods), began, str(self.version))
-
-
 def outline(item: Pod) -> Outline:
-    metadata = item.metadata
     return Outline(
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
+        name=item.metadata.name,
+        namespace=item.metadata.namespace,
+        uid=item.metadata.uid,
+        resource_version=item.metadata.resource_version,
         node=item.spec.node_name or "",
         phase=item.status.phase,
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_consumers_keep_what_all_changes_came_to(seed: int) -> None:
-    rng, cache, consumer, listed = random.Random(seed), cache_of_pods(), Fold(), list[float]()
-    world = World(rng)
-    cache.subscribe(consumer, listed=lambda uids, began: listed.append(began), stand_ins=True)
-    for step in range(400):
-        draw = rng.random()
-        if draw < 0.5:
-            changed = world.change()
-            own = world.log[-1]
-            if rng.random() < 0.2 and own[0] == "MODIFIED" and own[2]:
-                cache.written(changed)
-        elif draw < 0.97:
-            world.tell(cache)
+def cache_of_pods() -> Cache[Pod, Seen]:
+    """Stand-ins are on the node `whole-node`."""
+    return Cache(
+        derive,
+        indexes=[BY_NODE],
+        stand_in=lambda item: pod(item.uid, item.resource_version, "whole-node"),
+        wanted=lambda item: not item.finished,
+    )
+
+
+def heard(cache: Cache[Pod, Seen], *, stand_ins: bool = True) -> list[str]:
+    """The changes from now on: added `+`, changed `>`, removed `-`, and `?` if the event was missed."""
+    told: list[str] = []
+
+    def hear(old: Seen | None, new: Seen | None) -> None:
+        told.append(("+" if old is None else ">" if new else "-") + str(new or old) + "?" * cache.removals_missed)
+
+    cache.subscribe(hear, stand_ins=stand_ins)
+    return told
+
+
+class Fold(dict[str, Seen]):
+    """A consumer that knows only its handler's calls."""
+
+    def __call__(self, old: Seen | None, new: Seen | None) -> None:
+        uids = {seen.uid for seen in (old, new) if seen is not None}
+        (uid,) = uids
+        assert self.get(uid) == old, "each change begins where the last one ended"
+        if new is None:
+            del self[uid]
         else:
-            world.relist(cache, float(step))
-        has = dict(cache)
-        assert consumer.seen == has
-        for node in ("a", "b", "whole-node"):
-            assert {seen.uid for seen in cache.by(BY_NODE, node)} == {u for u, s in has.items() if s.node == node}
-        assert set(cache.groups(BY_NODE)) == {seen.node for seen in has.values() if seen.node}
-    while world.log:
-        world.tell(cache)
-    alive = {uid: item for uid, item in world.pods.items() if not item.finished}
-    readable = {uid: derive(item) for uid, item in alive.items() if uid not in world.unreadable}
-    has = dict(cache)
-    assert {uid: has.get(uid) for uid in readable} == readable
-    assert has.keys() == alive.keys()
-    world.relist(cache, 1e9)
-    assert listed[-1] == 1e9
-    assert cache.keys() <= world.pods.keys()
+            self[uid] = new
 
 
-def test_what_was_written_is_not_taken_back_by_what_a_watch_tells_from_before() -> None:
-    cache = cache_of_pods()
-    cache.upsert(pod("p", 1))
-    cache.written(pod("p", 5, "a"))
-    cache.upsert(pod("p", 3))
-    assert cache.get("p") == Seen("p", 5, "a")
-    cache.upsert(pod("p", 6, "a"))
-    assert cache.get("p") == Seen("p", 6, "a")
+def follow(seed: int) -> None:
+    """Random writes of this process and of others, whose events lag behind, and lists.
+
+    tests/kube/consumers has what can't be decoded, what finishes, and restored clusters.
+    """
+    rng, cache, consumer = random.Random(seed), cache_of_pods(), Fold()
+    cache.subscribe(consumer)
+    pods, events, version = dict[str, Pod](), list[tuple[str, Pod]](), 0
+    for _ in range(400):
+        draw, uid = rng.random(), f"u{rng.randrange(6)}"
+        before = pods.get(uid)
+        if draw < 0.5:
+            version += 1
+            node = (before.spec.node_name if before else "") or rng.choice(["", "a", "b"])
+            changed = pod(uid, version, node)
+            if before is not None and rng.random() < 0.3:
+                del pods[uid]
+                events.append(("DELETED", changed))
+                continue
+            pods[uid] = changed
+            events.append(("MODIFIED", changed))
+            if rng.random() < 0.2:
+                cache.written(changed)
+        elif draw < 0.97 and events:
+            kind, item = events.pop(0)
+            (cache.remove if kind == "DELETED" else cache.upsert)(item)
+        elif draw >= 0.97:
+            events.clear()
+            for item in pods.values():
+                cache.upsert(item)
+            cache.retain_only(set(pods), 0.0, str(version))
+        assert consumer == dict(cache)
+        for node in ("a", "b"):
+            assert {seen.uid for seen in cache.by_group(BY_NODE, node)} == {
+                u for u, s in cache.items() if s.node == node
+            }
+    for kind, item in events:
+        (cache.remove if kind == "DELETED" else cache.upsert)(item)
+    assert dict(cache) == {uid: derive(item) for uid, item in pods.items()}
 
 
-def test_an_answer_that_comes_after_the_watch_has_told_that_the_object_is_gone_brings_nothing_back() -> None:
-    cache = cache_of_pods()
-    cache.upsert(pod("p", 1))
-    cache.remove(pod("p", 7))
-    cache.written(pod("p", 5, "a"))
-    assert cache.get("p") is None
-    cache.keep(set(), 0.0, "20")
-    cache.written(pod("q", 12))
-    assert cache.get("q") is None
+def test_changes_add_up_to_what_there_is() -> None:
+    for seed in range(60):
+        follow(seed)
 
 
-def test_what_was_written_is_untold_until_a_watch_has_told_of_it() -> None:
+# This process's writes
+
+
+def test_older_events_and_lists_do_not_undo_a_write() -> None:
     cache, untold = cache_of_pods(), list[bool]()
-    cache.subscribe(lambda old, new: untold.append(cache.is_untold("p")))
-    for tell, version in ((cache.upsert, 1), (cache.written, 5), (cache.upsert, 3), (cache.upsert, 5)):
-        tell(pod("p", version))
-    assert untold == [False, True, False]
+    cache.subscribe(lambda old, new: untold.append(cache.is_unconfirmed("p")))
+    for change, version in ((cache.upsert, 1), (cache.written, 5), (cache.upsert, 3), (cache.upsert, 5)):
+        change(pod("p", version))
+    assert untold == [False, True, False], "the older event is no change"
+    cache.written(pod("p", 9, "a"))
+    cache.retain_only(set(), 0.0, "8")
+    assert cache.get("p") == Seen("p", 9, "a")
+    cache.retain_only(set(), 1.0, "9")
+    assert (cache.get("p"), cache.is_unconfirmed("p")) == (None, False)
 
 
-def test_where_versions_begin_anew_what_is_written_and_told_from_then_on_counts() -> None:
+def test_an_answer_that_is_later_than_the_watch_changes_nothing() -> None:
     cache = cache_of_pods()
-    cache.upsert(pod("told", 900))
-    cache.written(pod("untold", 1000))
-    cache.upsert(pod("told", 400))
-    cache.keep({"told", "untold"}, 0.0, "500")
-    cache.upsert(pod("untold", 501))
-    cache.written(pod("told", 502, "a"))
-    assert dict(cache) == {"told": Seen("told", 502, "a"), "untold": Seen("untold", 501, "")}
-
-
-def test_versions_that_are_no_numbers_are_as_good_as_none() -> None:
-    cache, item = cache_of_pods(), pod("p", 0, "a")
-    item.metadata.resource_version = "opaque"
-    cache.upsert(pod("p", 1))
-    cache.written(item)
-    assert cache.get("p") == derive(item)
-    item.metadata.uid = "q"
-    cache.upsert(item)
-    assert cache.get("q") == derive(item)
-
-
-def test_where_no_version_is_a_number_a_list_tells_what_there_is() -> None:
-    cache, item = cache_of_pods(), pod("p", 0)
-    item.metadata.resource_version = "opaque"
-    cache.upsert(item)
-    cache.keep(set(), 0.0, "opaque")
+    told = heard(cache)
+    cache.written(pod("p", 1))
+    assert cache.get("p") == Seen("p", 1, ""), "the very first version counts"
+    cache.upsert(pod("p", 5, "a"))
+    cache.written(pod("p", 5, "a"))
+    assert (told, cache.is_unconfirmed("p")) == (["+p 1", ">p 5 a"], False)
+    cache.remove(pod("p", 7))
+    cache.written(pod("p", 7, "a"))
+    cache.retain_only(set(), 0.0, "20")
+    cache.written(pod("q", 12))
     assert dict(cache) == {}
 
 
-def test_the_very_first_version_counts() -> None:
-    cache = cache_of_pods()
-    cache.written(pod("p", 1))
-    assert cache.get("p") == Seen("p", 1, "")
+def test_versions_that_are_not_numbers_are_ignored() -> None:
+    cache, item = cache_of_pods(), pod("p", "opaque", "a")
     cache.upsert(pod("p", 1))
-    cache.remove(pod("p", 1))
-    cache.written(pod("p", 1))
-    assert cache.get("p") is None
+    cache.written(item)
+    assert cache.get("p") == derive(item)
+    cache.upsert(pod("q", "opaque"))
+    cache.retain_only({"q"}, 0.0, "opaque")
+    assert list(cache) == ["q"]
 
 
-def test_an_answer_that_comes_after_the_watch_has_told_of_that_write_is_no_news() -> None:
-    cache, consumer = cache_of_pods(), Fold()
-    cache.subscribe(consumer)
-    cache.upsert(pod("p", 5, "a"))
-    cache.written(pod("p", 5, "a"))
-    assert not cache.is_untold("p")
-    assert consumer.num_calls == 1
+# Names and places
 
 
-def test_what_is_gone_is_not_untold() -> None:
+def test_an_object_whose_name_another_one_has_is_removed_first() -> None:
+    """As a list shows it: it has the new one before it is complete."""
     cache = cache_of_pods()
-    cache.written(pod("p", 5))
-    cache.remove(pod("p", 6))
-    assert not cache.is_untold("p")
-
-
-def test_a_list_from_before_a_write_does_not_end_what_was_written() -> None:
-    cache = cache_of_pods()
-    cache.written(pod("p", 9))
-    cache.keep(set(), 0.0, "8")
-    assert cache.get("p") is not None
-    cache.keep(set(), 1.0, "9")
-    assert cache.get("p") is None
-
-
-def test_a_name_that_is_used_again_is_gone_first() -> None:
-    cache, told = cache_of_pods(), list[tuple[str, str]]()
-    cache.subscribe(lambda old, new: told.append((old.uid if old else "", new.uid if new else "")))
-    cache.upsert(pod("first", 1))
-    cache.remove(pod("first", 2))
-    cache.upsert(pod("second", 3))
-    assert told == [("", "first"), ("first", ""), ("", "second")]
-
-
-def test_an_object_whose_name_another_one_has_by_now_is_gone_first() -> None:
-    """As a list tells: it names the new one before it is done."""
-    cache, told = cache_of_pods(), list[tuple[str, str]]()
-    cache.subscribe(lambda old, new: told.append((old.uid if old else "", new.uid if new else "")))
-    first, second = pod("first", 1), pod("second", 3)
-    first.metadata.name = second.metadata.name = "p"
+    told, first, second = heard(cache), pod("first", 1, name="p"), pod("second", 3, name="p")
     cache.upsert(first)
-    assert cache.named("p", "ns") == derive(first)
+    assert cache.find("p", "ns") == derive(first)
     cache.upsert(second)
-    cache.keep({"second"}, 0.0, "4")
-    assert told == [("", "first"), ("first", ""), ("", "second")]
-    assert (cache.named("p", "ns"), cache.named("p")) == (derive(second), None)
+    cache.retain_only({"second"}, 0.0, "4")
+    assert (cache.find("p", "ns"), cache.find("p")) == (derive(second), None)
     cache.remove(second)
-    assert cache.named("p", "ns") is None
+    assert cache.find("p", "ns") is None
+    assert told == ["+first 1", "-first 1?", "+second 3", "-second 3"]
+    second.metadata.namespace = ""
+    cache.upsert(second)
+    assert (cache.find("p"), cache.find("p", "ns")) == (derive(second), None)
 
 
-def test_a_pod_that_does_not_have_its_node_any_more_is_gone_first() -> None:
-    """As after an etcd was restored: it waits again, or is bound elsewhere since."""
-    cache, told = cache_of_pods(), list[tuple[str, str, bool]]()
-
-    def hear(old: Seen | None, new: Seen | None) -> None:
-        told.append((old.node if old else "gone", new.node if new else "gone", cache.lists_gone))
-
-    cache.subscribe(hear)
+def test_a_pod_that_has_lost_its_node_is_removed_first() -> None:
+    """After an etcd was restored it waits again, or was bound elsewhere since."""
+    cache = cache_of_pods()
+    told = heard(cache)
     for version, node in enumerate(("", "a", "a", "b", ""), 1):
         cache.upsert(pod("p", version, node))
-    assert told == [
-        *(("gone", "", False), ("", "a", False), ("a", "a", False)),
-        *(("a", "gone", True), ("gone", "b", False)),
-        *(("b", "gone", True), ("gone", "", False)),
-    ]
-    assert (cache.named("p", "ns"), cache.by(BY_NODE, "a"), cache.by(BY_NODE, "b")) == (Seen("p", 5, ""), [], [])
+    assert told == ["+p 1", ">p 2 a", ">p 3 a", "-p 3 a?", "+p 4 b", "-p 4 b?", "+p 5"]
+    assert (cache.find("p", "ns"), cache.by_group(BY_NODE, "a"), cache.by_group(BY_NODE, "b")) == (
+        Seen("p", 5, ""),
+        [],
+        [],
+    )
 
 
-def test_of_a_cluster_that_was_restored_all_objects_are_others() -> None:
-    """A list is older than what was told: whatever happened since to those that are as they were has not happened."""
-    cache, told = cache_of_pods(), list[tuple[str, str, bool]]()
-
-    def hear(old: Seen | None, new: Seen | None) -> None:
-        told.append(("come" if new else "gone", (new or old).uid, cache.lists_gone))  # type: ignore[union-attr]
-
-    cache.subscribe(hear)
+def test_a_list_older_than_the_events_removes_and_adds_all_objects() -> None:
+    """It is of an etcd restored from a backup: what happened since has not happened."""
+    cache = cache_of_pods()
+    told = heard(cache)
     cache.upsert(pod("p", 3, "a"))
     cache.upsert(pod("q", 9))
-    cache.set_aside(outline(pod("r", 9, "b")))
+    cache.upsert_unreadable(outline(pod("r", 9, "b")))
     told.clear()
-    cache.keep({"p", "r"}, 0.0, "9")
-    assert told == [("gone", "q", True)]
+    cache.retain_only({"p", "r"}, 0.0, "9")
+    assert told == ["-q 9?"]
+    cache.written(pod("untold", 1000))
     told.clear()
-    cache.keep({"p", "r"}, 0.0, "8")
-    assert told == [("gone", "p", True), ("come", "p", False)]
+    cache.retain_only({"p", "r", "untold"}, 0.0, "8")
+    assert told == ["-p 3 a?", "+p 3 a", "-r 9 whole-node?", "+r 9 whole-node", "-untold 1000?", "+untold 1000"]
     assert cache.is_stand_in("r")
-    assert (cache.named("p", "ns"), cache.by(BY_NODE, "a")) == (Seen("p", 3, "a"), [Seen("p", 3, "a")])
-
-
-def test_an_object_is_where_it_was_in_a_cluster_that_was_restored() -> None:
-    cache, told = cache_of_pods(), list[tuple[str, bool]]()
-    cache.upsert(pod("placed", 9, "a"))
-    cache.upsert(pod("waiting", 9))
-    cache.keep({"placed", "waiting"}, 0.0, "5")
-    cache = cache_of_pods()
-    cache.subscribe(lambda old, new: told.append((new.node if new else "gone", cache.lists_gone)))
-    cache.upsert(pod("placed", 9, "a"))
-    cache.upsert(pod("waiting", 9))
-    cache.keep({"placed", "waiting"}, 0.0, "5")
+    assert (cache.find("p", "ns"), cache.by_group(BY_NODE, "a")) == (Seen("p", 3, "a"), [Seen("p", 3, "a")])
     told.clear()
-    cache.upsert(pod("placed", 10, "b"))
-    cache.upsert(pod("waiting", 10, "b"))
-    assert told == [("gone", True), ("b", False), ("b", False)]
+    cache.upsert(pod("untold", 10, "b"))
+    cache.written(pod("p", 11, "b"))
+    assert told == [">untold 10 b", "-p 3 a?", "+p 11 b"], "versions and places count from there"
 
 
-def test_when_an_object_went_whose_name_another_one_has_was_missed() -> None:
-    cache, missed = cache_of_pods(), list[bool]()
-    cache.subscribe(lambda old, new: missed.append(cache.lists_gone))
-    first, second = pod("first", 1), pod("second", 3)
-    first.metadata.name = second.metadata.name = "p"
-    cache.upsert(first)
-    cache.upsert(second)
-    cache.remove(second)
-    assert missed == [False, True, False, False]
+# Subscribers
 
 
-def test_one_that_fails_stops_nobody_and_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    cache, consumer = cache_of_pods(), Fold()
-
-    def fails(old: Seen | None, new: Seen | None) -> None:
-        raise ValueError("broken")
+def test_a_handler_that_fails_stops_no_other_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    cache = cache_of_pods()
 
     class Failing:
         def __repr__(self) -> str:
             return "another one"
 
-        __call__ = staticmethod(fails)
+        def __call__(self, old: Seen | None, new: Seen | None) -> None:
+            raise ValueError("broken")
 
-    cache.subscribe(fails)
+    cache.subscribe(Failing().__call__)
     cache.subscribe(Failing())
-    cache.subscribe(consumer)
+    told = heard(cache)
     cache.upsert(pod("p", 1))
-    assert consumer.seen == {"p": Seen("p", 1, "")}
+    assert told == ["+p 1"]
     first, second = caplog.messages
-    assert first.startswith("a change was not taken in by test_one_that_fails")
-    assert second == "a change was not taken in by another one"
+    assert "Failing.__call__ failed" in first
+    assert second.startswith("another one failed")
 
 
-def test_whoever_asks_hears_of_lists_and_what_they_named() -> None:
-    cache, lists = cache_of_pods(), list[tuple[set[str], float]]()
-    cache.subscribe(Fold())
-    cache.subscribe(Fold(), listed=lambda uids, began: lists.append((uids, began)))
+def test_a_late_subscriber_is_refused() -> None:
+    cache, listed = cache_of_pods(), cache_of_pods()
     cache.upsert(pod("p", 1))
-    cache.keep({"p", "unread"}, 7.0, "1")
-    assert lists == [({"p", "unread"}, 7.0)]
+    listed.retain_only(set(), 0.0, "1")
+    for one in (cache, listed):
+        with pytest.raises(RuntimeError, match="would miss"):
+            heard(one)
 
 
-def test_whoever_comes_too_late_is_told_so() -> None:
+def test_an_object_whose_deletion_mark_was_missed_has_it_before_it_is_removed() -> None:
     cache = cache_of_pods()
-    cache.upsert(pod("p", 1))
-    with pytest.raises(RuntimeError, match="has missed them"):
-        cache.subscribe(lambda old, new: None)
-    listed = cache_of_pods()
-    listed.keep(set(), 0.0, "1")
-    with pytest.raises(RuntimeError, match="has missed them"):
-        listed.subscribe(lambda old, new: None)
-
-
-def test_an_object_of_which_nobody_was_told_that_it_was_being_deleted_is_that_before_it_is_gone() -> None:
-    cache, told = cache_of_pods(), list[tuple[int, int]]()
-    cache.subscribe(
-        lambda old, new: told.append((old.version if old else 0, new.version if new else 0)), stand_ins=True
-    )
-    gone, never_read, never_known = (pod(uid, 3, "a") for uid in ("gone", "never-read", "never-known"))
+    told = heard(cache)
     cache.upsert(pod("gone", 1, "a"))
-    cache.set_aside(outline(pod("never-read", 1, "a")))
+    cache.upsert_unreadable(outline(pod("never-read", 1, "a")))
     told.clear()
-    for item in (gone, never_read, never_known):
-        item.metadata.deletion_timestamp = "1970-01-01T00:00:00Z"
-        cache.remove(item)
-    assert told == [(1, 3), (3, 0), (1, 0)]
+    for uid in ("gone", "never-read", "never-known"):
+        last = pod(uid, 3, "a")
+        last.metadata.deletion_timestamp = "1970-01-01T00:00:00Z"
+        cache.remove(last)
+    assert told == [">gone 3 a", "-gone 3 a", "-never-read 1 whole-node"]
 
 
-def test_nothing_is_kept_of_what_is_gone() -> None:
-    """As many entries as in a new cache, whatever it keeps them in."""
-
+def test_nothing_is_kept_of_removed_objects() -> None:
     def num_kept(cache: Cache[Pod, Seen]) -> int:
         return sum(len(part) for part in vars(cache).values() if isinstance(part, dict | set))
 
     cache = cache_of_pods()
     cache.upsert(pod("p", 1, "a"))
     cache.written(pod("q", 2, "a"))
-    cache.set_aside(outline(pod("r", 3, "a")))
+    cache.upsert_unreadable(outline(pod("r", 3, "a")))
     for uid in "pqr":
         cache.remove(pod(uid, 4, "a"))
     assert num_kept(cache) == num_kept(cache_of_pods())
 
 
-def test_who_asks_for_no_stand_ins_hears_of_an_object_once_it_can_be_read() -> None:
-    cache, real, all_told = cache_of_pods(), Fold(), Fold()
-    cache.subscribe(real)
-    cache.subscribe(all_told, stand_ins=True)
-    cache.set_aside(outline(pod("p", 1, "a")))
-    assert (real.seen, all_told.seen) == ({}, {"p": Seen("p", 1, "whole-node")})
-    cache.upsert(pod("p", 2, "a"))
-    cache.upsert(pod("p", 3, "a"))
-    assert real.seen == all_told.seen == {"p": Seen("p", 3, "a")}
-    assert real.num_calls == 2
+def test_an_object_that_can_not_be_decoded_keeps_its_last_version_or_has_a_stand_in() -> None:
+    cache = cache_of_pods()
+    real, told = heard(cache, stand_ins=False), heard(cache)
+    cache.upsert(pod("known", 1, "a"))
+    cache.upsert_unreadable(outline(pod("known", 2, "b")))
+    cache.upsert_unreadable(outline(pod("never", 3, "b")))
+    cache.upsert(pod("never", 4, "b"))
+    cache.upsert(pod("never", 5, "b"))
+    assert told == ["+known 1 a", "+never 3 whole-node", "-never 3 whole-node", "+never 4 b", ">never 5 b"]
+    assert real == ["+known 1 a", "+never 4 b", ">never 5 b"]
+    nodes = Cache(derive, keeps_unread=False)
+    nodes.upsert(pod("p", 1))
+    nodes.upsert_unreadable(outline(pod("p", 2)))
+    assert dict(nodes) == {}
 
 
-def test_a_part_is_the_objects_of_a_group_as_if_there_were_no_others() -> None:
-    cache, consumer, lists = cache_of_pods(), Fold(), list[set[str]]()
-    on_a = cache.part(BY_NODE, "a")
-    on_a.subscribe(consumer, listed=lambda uids, began: lists.append(uids))
+# Parts
+
+
+def test_a_part_has_the_objects_of_its_group_only() -> None:
+    cache, consumer, lists, told = cache_of_pods(), Fold(), list[tuple[set[str], float]](), list[str]()
+    on_a = cache.group(BY_NODE, "a")
+    on_a.subscribe(consumer, on_list=lambda uids, began: lists.append((uids, began)))
+    on_a.subscribe(lambda old, new: told.append(f"{old or ''} > {new or ''}"))
     assert (dict(on_a), len(on_a)) == ({}, 0)
     for uid, node in (("p", ""), ("q", "b"), ("r", "a")):
         cache.upsert(pod(uid, 1, node))
-    assert dict(on_a) == consumer.seen == {"r": Seen("r", 1, "a")}
     cache.upsert(pod("p", 2, "a"))
     cache.upsert(pod("r", 2, "a"))
-    assert dict(on_a) == consumer.seen == {"r": Seen("r", 2, "a"), "p": Seen("p", 2, "a")}
-    assert consumer.num_calls == 3, "nothing of the others"
+    assert dict(on_a) == consumer == {"r": Seen("r", 2, "a"), "p": Seen("p", 2, "a")}
     cache.remove(pod("p", 3, "a"))
     cache.upsert(pod("r", 3, "b"))
-    assert dict(on_a) == consumer.seen == {}
-    cache.keep({"q", "r"}, 0.0, "3")
-    assert lists == [{"q", "r"}], "a list names the objects of all groups"
+    assert dict(on_a) == consumer == {}
+    assert told == [" > r 1 a", " > p 2 a", "r 1 a > r 2 a", "p 2 a > ", "r 2 a > "]
+    cache.retain_only({"q", "r"}, 7.0, "3")
+    assert lists == [({"q", "r"}, 7.0)], "a list has the objects of all groups"
 
 
-def test_a_part_tells_of_stand_ins_whoever_asks_for_them() -> None:
-    cache, real, all_told, missed = cache_of_pods(), Fold(), Fold(), list[bool]()
-    held = cache.part(BY_NODE, "whole-node")
+def test_an_object_that_leaves_a_part_counts_as_removed_there() -> None:
+    by_version: Index[Seen] = Index("version", lambda seen: [str(seen.version), "all"])
+    cache, told = cache_of_pods(), list[tuple[str, Seen | None, Seen | None]]()
+
+    def note(group: str, old: Seen | None, new: Seen | None) -> None:
+        told.append((group, old, new))
+
+    for group in ("1", "2", "all"):
+        cache.group(by_version, group).subscribe(partial(note, group))
+    cache.upsert(pod("p", 1))
+    cache.upsert(pod("p", 2))
+    first, then = Seen("p", 1, ""), Seen("p", 2, "")
+    assert told == [
+        *(("1", None, first), ("all", None, first)),
+        *(("1", first, None), ("2", None, then), ("all", first, then)),
+    ]
+
+
+def test_a_part_has_stand_ins_for_those_who_ask() -> None:
+    cache, real, missed = cache_of_pods(), Fold(), list[bool]()
+    held = cache.group(BY_NODE, "whole-node")
     held.subscribe(real)
-    held.subscribe(all_told, stand_ins=True)
-    held.subscribe(lambda old, new: missed.append(held.lists_gone), stand_ins=True)
-    cache.set_aside(outline(pod("p", 1, "a")))
-    assert (real.seen, all_told.seen) == ({}, {"p": Seen("p", 1, "whole-node")})
-    cache.keep(set(), 0.0, "2")
-    assert missed == [False, True]
+    held.subscribe(lambda old, new: missed.append(held.removals_missed), stand_ins=True)
+    cache.upsert_unreadable(outline(pod("p", 1, "a")))
+    cache.retain_only(set(), 0.0, "2")
+    assert (real, missed) == ({}, [False, True])
 
 
-def test_a_part_by_an_index_that_is_new_is_of_a_cache_that_has_nothing_yet() -> None:
+def test_a_part_by_a_new_index_needs_an_empty_cache() -> None:
     by_version: Index[Seen] = Index("version", lambda seen: [str(seen.version)])
     cache = cache_of_pods()
-    first = cache.part(by_version, "1")
+    first = cache.group(by_version, "1")
     cache.upsert(pod("p", 1))
-    assert list(first) == list(cache.part(by_version, "1")) == ["p"]
-    with pytest.raises(RuntimeError, match="not by another"):
-        cache.part(Index("another", lambda seen: []), "1")
-
-
-def test_what_has_no_namespace_goes_by_its_name() -> None:
-    cache, item = cache_of_pods(), pod("p", 1)
-    item.metadata.namespace = ""
-    cache.upsert(item)
-    assert (cache.named("p"), cache.named("p", "ns")) == (Seen("p", 1, ""), None)
-
-
-def test_what_can_not_be_read_stays_what_it_was_known_as_and_holds_its_node_where_it_never_was() -> None:
-    cache = cache_of_pods()
-    cache.upsert(pod("known", 1, "a"))
-    cache.set_aside(outline(pod("known", 2, "b")))
-    cache.set_aside(outline(pod("never", 3, "b")))
-    assert [cache.get(uid) for uid in ("known", "never")] == [Seen("known", 1, "a"), Seen("never", 3, "whole-node")]
-    cache.upsert(pod("never", 4, "b"))
-    assert cache.get("never") == Seen("never", 4, "b")
-
-
-def test_a_kind_may_want_nothing_of_what_can_not_be_read() -> None:
-    cache = Cache(derive, keeps_unread=False)
-    cache.upsert(pod("p", 1))
-    cache.set_aside(outline(pod("p", 2)))
-    assert cache.get("p") is None
+    assert list(first) == list(cache.group(by_version, "1")) == ["p"]
+    with pytest.raises(RuntimeError, match="another"):
+        cache.group(Index("another", lambda seen: []), "1")

@@ -1,25 +1,24 @@
-"""Kept connections, against a server that answers byte for byte what a test says."""
+"""Keep-alive connections, against a server whose responses are scripted byte by byte."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-import uvloop
-from pytest import MonkeyPatch
 from yarl import URL
 
 from extender.kube.connections import MAX_CONNECTIONS, ConnectionPool, _Connection
+from tests.kube.loops import in_loop
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LAST = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
 HANG_UP = b""
 SILENCE = b" "
-"""Nothing that would be an answer."""
+"""No answer."""
 
 
 class Server:
-    """Answers the requests of each connection in turn from a script; keeps what it was asked."""
+    """Answers the requests of each connection from a script, and records them."""
 
     def __init__(self, *scripts: Sequence[bytes]) -> None:
         self.scripts = list(scripts)
@@ -66,14 +65,6 @@ class Server:
             listening.close()
 
 
-def run(server: Server, scenario: Callable[[ConnectionPool], Awaitable[None]], **options: object) -> None:
-    async def run() -> None:
-        async with server.pool(**options) as pool:  # type: ignore[arg-type]
-            await scenario(pool)
-
-    uvloop.run(run())
-
-
 async def get(pool: ConnectionPool, path: str = "/x") -> tuple[int, bytes]:
     return await pool.exchange("GET", path, {}, None)
 
@@ -82,175 +73,120 @@ async def post(pool: ConnectionPool) -> tuple[int, bytes]:
     return await pool.exchange("POST", "/x", {"Content-Type": "y"}, b"body")
 
 
-def test_what_is_sent() -> None:
+@in_loop
+async def test_what_is_sent() -> None:
     server = Server([OK, OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
+    async with server.pool(path="/prefix/") as pool:
         assert await get(pool, "/a") == (200, b"ok")
         await post(pool)
-
-    run(server, scenario, path="/prefix/")
     (_, first), (_, second) = server.asked
     assert first.startswith(b"GET /prefix/a HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"\r\nAccept: x\r\n" in first
-    assert b"\r\nAccept-Encoding: identity\r\n" in first, "nothing here would decompress an answer"
+    assert b"\r\nAccept-Encoding: identity\r\n" in first, "responses are not decompressed"
     assert second.startswith(b"POST /prefix/x HTTP/1.1\r\n")
     assert second.endswith(b"\r\nContent-Type: y\r\nContent-Length: 4\r\n\r\nbody")
 
 
-def test_one_connection_serves_one_exchange_after_the_other() -> None:
-    server = Server([OK] * 5)
-
-    async def scenario(pool: ConnectionPool) -> None:
+@in_loop
+async def test_a_connection_serves_one_exchange_at_a_time() -> None:
+    server = Server([OK] * 6, *[[OK]] * 6)
+    async with server.pool() as pool:
         for _ in range(5):
             await get(pool)
-
-    run(server, scenario)
-    assert [number for number, _ in server.asked] == [0] * 5
-
-
-def test_exchanges_at_the_same_time_have_a_connection_each() -> None:
-    server = Server(*[[OK]] * 7)
-
-    async def scenario(pool: ConnectionPool) -> None:
+        assert server.num_connections == 1
         assert await asyncio.gather(*(get(pool) for _ in range(7))) == [(200, b"ok")] * 7
-
-    run(server, scenario)
     assert server.num_connections == 7
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        pytest.param(b"HTTP/1.1 204 No Content\r\n\r\n", (204, b""), id="no body"),
-        pytest.param(
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
-            (200, b"abcde"),
-            id="in chunks",
-        ),
-        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n" + OK, (200, b"ok"), id="first a word that it goes on"),
-    ],
-)
-def test_forms_of_an_answer(answer: bytes, expected: tuple[int, bytes]) -> None:
-    server = Server([answer, OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
-        assert await get(pool) == expected
-        assert await get(pool) == (200, b"ok"), "what came before is not mixed in"
-
-    run(server, scenario)
+@in_loop
+async def test_forms_of_a_response() -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n" + OK
+    server = Server([b"HTTP/1.1 204 No Content\r\n\r\n", chunked, interim, OK])
+    async with server.pool() as pool:
+        assert [await get(pool) for _ in range(4)] == [(204, b""), (200, b"abcde"), (200, b"ok"), (200, b"ok")]
     assert server.num_connections == 1
 
 
-def test_a_connection_that_the_server_ends_is_not_used_again() -> None:
+@in_loop
+async def test_a_connection_that_the_server_ends_is_not_reused() -> None:
     server = Server([LAST], [OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
+    async with server.pool() as pool:
         await get(pool)
         await post(pool)
-
-    run(server, scenario)
     assert [number for number, _ in server.asked] == [0, 1]
 
 
-def test_a_read_on_a_kept_connection_that_breaks_is_made_again() -> None:
-    server = Server([OK, HANG_UP], [OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
+@in_loop
+async def test_on_a_connection_that_breaks_a_read_is_repeated_and_a_write_is_not() -> None:
+    server = Server([OK, HANG_UP], [OK, HANG_UP], [OK])
+    async with server.pool() as pool:
         await get(pool)
         assert await get(pool) == (200, b"ok")
-
-    run(server, scenario)
-    assert [number for number, _ in server.asked] == [0, 0, 1]
-
-
-def test_a_write_is_never_made_again() -> None:
-    server = Server([OK, HANG_UP], [OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
-        await get(pool)
         with pytest.raises(ConnectionError, match="closed the connection"):
             await post(pool)
-
-    run(server, scenario)
-    assert [number for number, _ in server.asked] == [0, 0]
+    assert [number for number, _ in server.asked] == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", id="too short"),
-        pytest.param(b"SSH-2.0-OpenSSH\r\n", id="another protocol"),
-    ],
-)
-def test_an_answer_that_is_none(answer: bytes) -> None:
-    server = Server([answer, HANG_UP], [OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
-        with pytest.raises((TimeoutError, ConnectionError)):
-            await post(pool)
-        assert await post(pool) == (200, b"ok"), "the connection is given up, the pool goes on"
-
-    run(server, scenario, timeout_s=0.5)
+@in_loop
+async def test_an_invalid_response_ends_its_connection() -> None:
+    for answer in (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", b"SSH-2.0-OpenSSH\r\n"):
+        server = Server([answer, HANG_UP], [OK])
+        async with server.pool(timeout_s=0.5) as pool:
+            with pytest.raises((TimeoutError, ConnectionError)):
+                await post(pool)
+            assert await post(pool) == (200, b"ok")
 
 
-def test_who_stops_waiting_leaves_no_answer_to_the_next() -> None:
+@in_loop
+async def test_a_cancelled_exchange_leaves_no_response_to_the_next() -> None:
     server = Server([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nst", OK], [OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
-        asking = asyncio.create_task(get(pool))
+    async with server.pool() as pool:
+        cancelled = asyncio.create_task(get(pool))
         await server.was_asked.wait()
-        asking.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await cancelled
         assert await get(pool) == (200, b"ok")
-
-    run(server, scenario)
     assert [number for number, _ in server.asked] == [0, 1]
 
 
-def test_who_is_stopped_in_the_moment_the_answer_comes_leaves_no_connection_open(monkeypatch: MonkeyPatch) -> None:
+@in_loop
+async def test_an_exchange_cancelled_as_its_response_arrives_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = Server([OK, OK])
     completed = _Connection.on_message_complete
+    async with server.pool() as pool:
+        cancelled = asyncio.create_task(get(pool))
 
-    async def scenario(pool: ConnectionPool) -> None:
-        asking = asyncio.create_task(get(pool))
-
-        def complete_and_stop(connection: _Connection) -> None:
+        def complete_and_cancel(connection: _Connection) -> None:
             completed(connection)
-            asking.cancel()
+            cancelled.cancel()
 
-        monkeypatch.setattr(_Connection, "on_message_complete", complete_and_stop)
+        monkeypatch.setattr(_Connection, "on_message_complete", complete_and_cancel)
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await cancelled
         async with asyncio.timeout(10.0):
             await asyncio.gather(*server.serving)  # it has seen the client hang up
-
-    run(server, scenario)
     assert server.num_connections == 1
 
 
-def test_what_would_be_more_than_one_line_is_refused() -> None:
+@in_loop
+async def test_what_would_be_more_than_one_line_is_refused() -> None:
     server = Server([OK])
-
-    async def scenario(pool: ConnectionPool) -> None:
+    async with server.pool() as pool:
         for path in ("/a b", "/a\r\nX: y", "/ä"):
-            with pytest.raises(ValueError, match="is no quoted path"):
+            with pytest.raises(ValueError, match="is not a quoted path"):
                 await get(pool, path)
         with pytest.raises(ValueError, match="Authorization has a line break"):
             await pool.exchange("GET", "/x", {"Authorization": "a\r\nb"}, None)
-
-    run(server, scenario)
     assert not server.asked
 
 
-def test_the_wait_for_a_connection_counts_in_the_time_of_a_request() -> None:
+@in_loop
+async def test_a_timeout_includes_the_wait_for_a_connection() -> None:
     server = Server(*[[SILENCE]] * MAX_CONNECTIONS)
-
-    async def scenario(pool: ConnectionPool) -> None:
-        # Twenty after one another for each connection: if each began to count when it got one, this would take 4 s.
-        async with asyncio.timeout(3):
-            found = await asyncio.gather(*(get(pool) for _ in range(20 * MAX_CONNECTIONS)), return_exceptions=True)
-        assert {type(error) for error in found} == {TimeoutError}
-
-    run(server, scenario, timeout_s=0.2)
+    async with server.pool(timeout_s=0.2) as pool, asyncio.timeout(3):  # 4 s if each wait began with its connection
+        outcomes = await asyncio.gather(*(get(pool) for _ in range(20 * MAX_CONNECTIONS)), return_exceptions=True)
+    assert {type(error) for error in outcomes} == {TimeoutError}

@@ -1,16 +1,17 @@
-"""Events are written in the background: what is lost is counted, never waited for."""
+"""Events are written in the background: lost ones are counted, and nothing waits for them."""
 
-import asyncio
 import itertools
 import re
 from collections import deque
+from typing import Any
 
 import msgspec
 import pytest
 
-from extender.kube.client import ApiError, ClusterError, UnreachableError
+from extender.kube.client import ApiError, UnreachableError
 from extender.kube.events import EventRecorder
 from tests.docs.pages import ROOT
+from tests.kube.loops import in_loop
 from tests.ledger.builders import Fault, FaultyTransport, until
 
 
@@ -18,19 +19,21 @@ def emit(recorder: EventRecorder, name: str = "p", message: str = "Assigned GPU 
     recorder.emit("team", name, "u", reason="GPUsAssigned", message=message)
 
 
-def test_an_event_is_about_its_pod() -> None:
+async def written(*messages: str, name: str = "p") -> list[Any]:
+    """The Events of some messages, as they are sent."""
     transport = FaultyTransport()
     recorder = EventRecorder(transport)
+    for message in messages:
+        emit(recorder, name, message)
+    recorder.start()
+    await recorder.stop()
+    assert {call[:2] for call in transport.calls} == {("POST", "/api/v1/namespaces/team/events")}
+    return [msgspec.json.decode(body) for _, _, body in transport.calls]
 
-    async def run() -> None:
-        recorder.start()
-        emit(recorder)
-        await recorder.stop()
 
-    asyncio.run(run())
-    ((verb, path, body),) = transport.calls
-    assert (verb, path) == ("POST", "/api/v1/namespaces/team/events")
-    event = msgspec.json.decode(body)
+@in_loop
+async def test_an_event_is_about_its_pod() -> None:
+    (event,) = await written("Assigned GPU 0 on node n")
     assert event["metadata"].pop("name").startswith("p.")
     assert event.pop("firstTimestamp") == event.pop("lastTimestamp")
     assert event == {
@@ -48,115 +51,55 @@ def test_an_event_is_about_its_pod() -> None:
     }
 
 
-def test_names_and_messages_keep_the_api_servers_limits() -> None:
-    transport = FaultyTransport()
+@in_loop
+async def test_names_and_messages_keep_the_limits_of_the_api_server() -> None:
+    rows = {
+        "a\nb\tc": "a b c",
+        "\x1b[2Jcleared": "\\x1b[2Jcleared",
+        "word " * 400: "word " * 204 + "...",
+        "x" * 2000: "x" * 1020 + " ...",
+    }
+    events = await written(*rows, name="p" * 253)
+    assert [event["message"] for event in events] == list(rows.values())
+    assert {(len(event["metadata"]["name"]), event["involvedObject"]["name"]) for event in events} == {(253, "p" * 253)}
+
+
+@in_loop
+async def test_lost_events_are_counted() -> None:
+    faults = [Fault(ApiError(403, "Forbidden", "no")), Fault(UnreachableError("refused"))]
+    transport = FaultyTransport(posts=deque(faults))
     recorder = EventRecorder(transport)
-
-    async def run() -> None:
-        recorder.start()
-        emit(recorder, "p" * 253, "m" * 5000)
-        await recorder.stop()
-
-    asyncio.run(run())
-    event = msgspec.json.decode(transport.calls[0][2])
-    assert (len(event["metadata"]["name"]), len(event["message"])) == (253, 1024)
-    assert event["involvedObject"]["name"] == "p" * 253
-
-
-@pytest.mark.parametrize("error", [ApiError(403, "Forbidden", "no"), UnreachableError("refused")], ids=str)
-def test_a_refused_event_is_counted_and_the_next_is_written(error: ClusterError) -> None:
-    transport = FaultyTransport(posts=deque([Fault(error)]))
-    recorder = EventRecorder(transport)
-
-    async def run() -> None:
-        recorder.start()
-        for name in ("a", "b", "c"):
-            emit(recorder, name)
-        await recorder.stop()
-
-    asyncio.run(run())
-    assert recorder.num_lost == 1
-    assert len(transport.inner.events) == 2
-
-
-def test_too_many_waiting_events_are_lost_and_nobody_waits() -> None:
-    recorder = EventRecorder(FaultyTransport())
     for _ in range(10_003):
         emit(recorder)
-    assert recorder.num_lost == 10_003 - 10_000
-
-
-def test_stop_writes_what_is_waiting() -> None:
-    transport = FaultyTransport()
-    recorder = EventRecorder(transport)
-
-    async def run() -> None:
-        for _ in range(50):
-            emit(recorder)
-        recorder.start()
-        await recorder.stop()
-
-    asyncio.run(run())
-    assert (len(transport.inner.events), recorder.num_lost) == (50, 0)
+    assert recorder.num_lost == 3, "10,000 wait"
+    recorder.start()
+    await recorder.stop()
+    assert (recorder.num_lost, len(transport.inner.events)) == (5, 9_998)
 
 
 @pytest.mark.slow
-def test_events_wait_until_no_more_come_but_not_for_long() -> None:
+@in_loop
+async def test_events_wait_until_no_more_come_but_not_for_long() -> None:
     transport = FaultyTransport()
-    now = [0.0]
-    looks = itertools.count()
-    last_look = 0
+    now, looks, last_look = [0.0], itertools.count(), [0]
 
     def clock() -> float:
-        nonlocal last_look
-        last_look = next(looks)
+        last_look[0] = next(looks)
         return now[0]
 
-    async def both_have_looked() -> None:
-        """Both writers have found out whether they may write."""
-        before = last_look
-        await until(lambda: last_look > before + 2)
-
-    recorder = EventRecorder(transport, clock)
-    written: list[int] = []
-
-    async def run() -> None:
-        recorder.start()
-        for _ in range(32):  # a burst of 32 s, an event each second
-            emit(recorder)
-            await both_have_looked()
-            written.append(len(transport.inner.events))
-            now[0] += 1.0
-            emit(recorder)
-        await recorder.stop()
-
-    asyncio.run(run())
-    assert written[:29] == [0] * 29
-    assert written[-1] > 0
+    recorder, num_written = EventRecorder(transport, clock), list[int]()
+    recorder.start()
+    for _ in range(32):  # a burst of 32 s, with two Events a second
+        emit(recorder)
+        before = last_look[0]
+        await until(lambda: last_look[0] > before + 2)  # noqa: B023 - both writers have looked
+        num_written.append(len(transport.inner.events))
+        now[0] += 1.0
+        emit(recorder)
+    await recorder.stop()
+    assert num_written[:29] == [0] * 29
+    assert num_written[-1] > 0
     assert len(transport.inner.events) == 64
-
-
-@pytest.mark.parametrize(
-    ("message", "written"),
-    [
-        ("a\nb\tc", "a b c"),
-        ("\x1b[2Jcleared", "\\x1b[2Jcleared"),
-        ("word " * 400, "word " * 204 + "..."),
-        ("x" * 2000, "x" * 1020 + " ..."),
-    ],
-)
-def test_a_message_is_one_line_of_whole_words(message: str, written: str) -> None:
-    transport = FaultyTransport()
-    recorder = EventRecorder(transport)
-
-    async def run() -> None:
-        recorder.start()
-        emit(recorder, message=message)
-        await recorder.stop()
-
-    asyncio.run(run())
-    ((_, _, body),) = transport.calls
-    assert msgspec.json.decode(body)["message"] == written
 
 
 def test_reasons_are_camel_case_and_short_as_kubectl_shows_them() -> None:

@@ -1,10 +1,10 @@
-"""What Go writes as null is absent or empty, in every structure that is decoded from Go, and in what each Kubernetes
-minor really writes."""
+"""A null of Go is absent or empty in every structure that decodes what Go writes, for each Kubernetes minor."""
 
 import importlib
 import json
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,12 +18,13 @@ from extender.kube import objects
 from extender.kube.decoding import Decoder, _without_nulls, convert
 from extender.kube.leadership import Lease
 from extender.kube.watches import ListDecoder
-from extender.ledger.tenants import DemandingPod
+from extender.ledger.bound_pods import DemandingPod
 from tests.kube import bodies
 
 
+@cache
 def structures() -> list[type[msgspec.Struct]]:
-    """All that decode what Go writes: the objects of every room, and kube-scheduler's requests."""
+    """All that decode what Go writes: Kubernetes objects, and kube-scheduler's requests."""
     for module in pkgutil.walk_packages(extender.__path__, "extender."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -36,23 +37,20 @@ def structures() -> list[type[msgspec.Struct]]:
     return sorted(set(found), key=lambda kind: f"{kind.__module__}.{kind.__name__}")
 
 
-STRUCTURES = structures()
-
-
 def of(kind: type[Any]) -> type[Any]:
-    """A generic one made for pods."""
+    """A generic structure is tried with pods."""
     return kind[objects.Pod] if kind is objects.ObjectList else kind
 
 
 def required(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The least that a structure is decoded from."""
+    """The smallest JSON from which a structure is decoded."""
     info = msgspec.inspect.type_info(kind)
     assert isinstance(info, msgspec.inspect.StructType)
     return {field.encode_name: least_of(field.type) for field in info.fields if field.required}
 
 
 def least_of(kind: msgspec.inspect.Type) -> Any:
-    """The least of a required field."""
+    """The smallest value of a required field."""
     match kind:
         case msgspec.inspect.StructType(cls=cls):
             return required(cls)
@@ -63,18 +61,18 @@ def least_of(kind: msgspec.inspect.Type) -> Any:
     return {}
 
 
-@pytest.mark.parametrize("kind", STRUCTURES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_null_is_absent_for_every_field(kind: type[msgspec.Struct]) -> None:
-    decoder, least = Decoder(of(kind)), required(kind)
-    absent = decoder.decode(json.dumps(least).encode())
-    for field in msgspec.structs.fields(kind):
-        if not field.required:
-            found = getattr(decoder.decode(json.dumps(least | {field.encode_name: None}).encode()), field.name)
-            assert found == getattr(absent, field.name) or found in (None, msgspec.Raw(b"null")), field.name
+def test_null_is_absent_for_every_field() -> None:
+    for kind in structures():
+        decoder, least = Decoder(of(kind)), required(kind)
+        absent = decoder.decode(json.dumps(least).encode())
+        for field in msgspec.structs.fields(kind):
+            if not field.required:
+                found = getattr(decoder.decode(json.dumps(least | {field.encode_name: None}).encode()), field.name)
+                assert found == getattr(absent, field.name) or found in (None, msgspec.Raw(b"null")), (kind, field.name)
 
 
 def with_one_null(kind: msgspec.inspect.Type, above: frozenset[type] = frozenset()) -> Iterator[Any]:
-    """JSON of a type in which one thing is null, however deep: each that can be."""
+    """Yield JSON of a type with one null, at every place that can have one."""
     match kind:
         case msgspec.inspect.UnionType(types=types):
             for each in types:
@@ -95,12 +93,12 @@ def with_one_null(kind: msgspec.inspect.Type, above: frozenset[type] = frozenset
             yield from ({"key": value} for value in with_one_null(inner, above))
 
 
-@pytest.mark.parametrize("kind", STRUCTURES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_one_null_anywhere_is_decoded(kind: type[msgspec.Struct]) -> None:
-    decoder = Decoder(of(kind))
-    for value in with_one_null(msgspec.inspect.type_info(of(kind))):
-        assert isinstance(decoder.decode(json.dumps(value).encode()), kind), value
-        assert isinstance(convert(value, of(kind)), kind), value
+def test_one_null_anywhere_is_decoded() -> None:
+    for kind in structures():
+        decoder = Decoder(of(kind))
+        for value in with_one_null(msgspec.inspect.type_info(of(kind))):
+            assert isinstance(decoder.decode(json.dumps(value).encode()), kind), (kind, value)
+            assert isinstance(convert(value, of(kind)), kind), (kind, value)
 
 
 def test_items_are_empty_where_go_has_none() -> None:
@@ -113,29 +111,23 @@ def test_items_are_empty_where_go_has_none() -> None:
     assert pod.spec.containers == [objects.Container(), limited]
 
 
-@pytest.mark.parametrize(
-    ("text", "at"),
-    [
+def test_other_faults_name_their_place() -> None:
+    for text, place in (
         (b'{"metadata":{"creationTimestamp":null,"name":7}}', "$.metadata.name"),
         (b'{"spec":{"containers":[null,{"image":7}]}}', "$.spec.containers[1].image"),
         (b'{"spec":7,"x":null}', "$.spec"),
-    ],
-)
-def test_other_faults_stay_and_name_their_place(text: bytes, at: str) -> None:
-    with pytest.raises(msgspec.ValidationError) as caught:
-        Decoder(objects.Pod).decode(text)
-    assert at in str(caught.value)
-    with pytest.raises(msgspec.ValidationError) as caught:
-        convert(json.loads(text), objects.Pod)
-    assert at in str(caught.value)
+    ):
+        with pytest.raises(msgspec.ValidationError) as decoded:
+            Decoder(objects.Pod).decode(text)
+        with pytest.raises(msgspec.ValidationError) as converted:
+            convert(json.loads(text), objects.Pod)
+        assert place in str(decoded.value)
+        assert place in str(converted.value)
 
 
-def test_no_object_is_null() -> None:
+def test_null_is_no_object_and_absent_in_deep_ones() -> None:
     with pytest.raises(msgspec.DecodeError):
         Decoder(objects.Pod).decode(b"null")
-
-
-def test_null_in_what_is_deep_too() -> None:
     deep = b"[" * 2_000 + b"]" * 2_000
     assert Decoder(objects.Pod).decode(b'{"metadata":{"name":null,"uid":"u"},"x":%b}' % deep).metadata.uid == "u"
 
@@ -161,13 +153,13 @@ KINDS: dict[str, list[Callable[[bytes], Any]]] = {
 
 
 @pytest.mark.parametrize("minor", bodies.MINORS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_each_kubernetes_writes_is_read(minor: str, kind: str) -> None:
-    reads_what_kubernetes_writes(minor, kind, KINDS[kind])
+def test_what_each_kubernetes_writes_is_decoded(minor: str) -> None:
+    for kind, reads in KINDS.items():
+        reads_what_kubernetes_writes(minor, kind, reads)
 
 
 def reads_what_kubernetes_writes(minor: str, kind: str, reads: Sequence[Callable[[bytes], Any]]) -> None:
-    """A filled object of a kind and an empty one are read, whatever Go leaves out."""
+    """A filled object of a kind and an empty one are decoded, whatever Go leaves out."""
     told = bodies.bodies(minor)
     for read in reads:
         found = read(json.dumps(told["filled"][kind]).encode())

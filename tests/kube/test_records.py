@@ -1,4 +1,4 @@
-"""What several processes write down in one ConfigMap or Secret: whoever writes on an older version hears of it."""
+"""Records that several processes write in one ConfigMap or Secret: a write on an older version fails."""
 
 import asyncio
 from typing import Any
@@ -14,62 +14,40 @@ def write(server: Server, version: str, **parts: Any) -> str:
     return asyncio.run(records.write(server, PLAN, version, **parts))
 
 
+def stored(server: Server) -> records.Record:
+    record = asyncio.run(records.read(server, PLAN))
+    assert record is not None
+    return record
+
+
 def test_what_is_written_is_read() -> None:
     server = Server()
-    version = write(
-        server, server.version, data={"plan": "{}"}, binary_data={"model": "AA=="}, annotations={"by": "kerf"}
-    )
-    found = asyncio.run(records.read(server, PLAN))
-    assert found is not None
-    assert (found.data, found.binary_data) == ({"plan": "{}"}, {"model": "AA=="})
-    assert (found.metadata.annotations, found.metadata.resource_version) == ({"by": "kerf"}, version)
+    first = write(server, server.version, data={"plan": "{}", "old": ""}, annotations={"by": "kerf"})
+    version = write(server, first, data={"old": None}, binary_data={"model": "AA=="})
+    record = stored(server)
+    assert (record.data, record.binary_data) == ({"plan": "{}"}, {"model": "AA=="})
+    assert (record.metadata.annotations, record.metadata.resource_version) == ({"by": "kerf"}, version)
+    assert [(sorted(body), sorted(body["metadata"])) for body in server.bodies] == [
+        (["data", "metadata"], ["annotations", "resourceVersion"]),
+        (["binaryData", "data", "metadata"], ["resourceVersion"]),
+    ], "what is not named stays as it is"
     assert asyncio.run(records.read(server, f"{PLAN}-of-nobody")) is None
-
-
-def test_what_is_not_named_stays_as_it_is() -> None:
-    server = Server()
-    version = write(server, server.version, data={"plan": "{}", "old": ""}, annotations={"by": "kerf"})
-    write(server, version, data={"old": None})
-    assert [sorted(body) for body in server.bodies] == [["data", "metadata"], ["data", "metadata"]]
-    assert [sorted(body["metadata"]) for body in server.bodies] == [
-        ["annotations", "resourceVersion"],
-        ["resourceVersion"],
-    ]
-    found = asyncio.run(records.read(server, PLAN))
-    assert found is not None
-    assert (found.data, found.metadata.annotations) == ({"plan": "{}"}, {"by": "kerf"})
-
-
-def test_of_two_that_write_at_once_one_hears_that_it_was_late() -> None:
-    server = Server()
-    known = server.version
-    write(server, known, annotations={"by": "a"})
     with pytest.raises(ApiError) as raised:
-        write(server, known, annotations={"by": "b"})
-    assert (raised.value.status, server.by) == (409, "a")
+        write(server, first, annotations={"by": "late"})
+    assert (raised.value.status, server.by) == (409, "kerf")
 
 
-@pytest.mark.parametrize("part", ["data", "binary_data", "annotations"])
-def test_where_an_answer_was_lost_the_record_tells_whether_it_is_written(part: str) -> None:
-    server = Server()
-    server.lost = [LOST]
-    assert write(server, server.version, **{part: {"by": "kerf"}}) == server.version
-    server.instead = [LOST]
-    with pytest.raises(UnreachableError):
-        write(server, server.version, **{part: {"by": "another"}})
-    server.instead = [LOST]
-    with pytest.raises(UnreachableError):
-        write(server, server.version, **{part: {"by": "kerf", "besides": "more"}})
-    server.lost = [LOST]
-    write(server, server.version, **{part: {"by": None}})
-
-
-def test_all_parts_of_a_record_tell_whether_it_is_written() -> None:
-    server = Server()
-    write(server, server.version, data={"plan": "{}"})
-    server.instead = [LOST]
-    with pytest.raises(UnreachableError):
-        write(server, server.version, data={"plan": "{}"}, annotations={"by": "kerf"})
+def test_if_a_response_is_lost_the_record_shows_whether_it_is_written() -> None:
+    for part, other in (("data", "annotations"), ("binary_data", "data"), ("annotations", "binary_data")):
+        server, by = Server(), {part: {"by": "kerf"}}
+        server.lost = [LOST]
+        assert write(server, server.version, **by) == server.version
+        for parts in ({part: {"by": "another"}}, {part: {"by": "kerf", "more": "x"}}, {**by, other: {"x": ""}}):
+            server.instead = [LOST]
+            with pytest.raises(UnreachableError):
+                write(server, server.version, **parts)
+        server.lost = [LOST]
+        write(server, server.version, **{part: {"by": None}})
 
 
 def test_a_record_that_is_gone_is_not_written() -> None:

@@ -1,4 +1,4 @@
-"""What became of unknown writes is found out in rounds: namespaces in turn, so many at a time, ever later."""
+"""UNKNOWN outcomes are resolved in rounds: namespaces in turn, a bounded number at a time, with backoff."""
 
 import asyncio
 import random
@@ -9,40 +9,40 @@ import pytest
 from extender.kube.client import ApiError, UnreachableError
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, Term
 from extender.kube.objects import Metadata, Named
+from tests.kube.loops import in_loop
+from tests.ledger.builders import until
 
-
-class Standing:
-    """A process that leads, unless it is told otherwise."""
-
-    def __init__(self) -> None:
-        self.why = ""
-
-    def standby(self) -> str:
-        return self.why
+CUT = UnreachableError("cut")
+DENIED = ApiError(422, "Invalid", "denied by a webhook")
 
 
 class Unknown(Target[Named]):
-    """A write of which is known, once the API server answers, that nothing came of it."""
+    """A write that has had no effect, as its object shows once the API server answers."""
 
     def __init__(self, namespace: str, number: int = 0, error: Exception | None = None) -> None:
-        super().__init__(namespace, f"{namespace}-{number}", "a write")
-        self.error, self.outcomes, self.num_asked = error, list[Outcome](), 0
+        super().__init__(namespace, f"{namespace}-{number}", f"write {namespace}-{number}")
+        self.error, self.num_sealed = error, 0
         self.version = "1"
         self.now: Named | None = Named(metadata=Metadata(resource_version="2"))
-        self.told = False
+        self.told = self.shows = False
+        """Whether the outcome is known from elsewhere; whether the object shows it although it can't be sealed."""
         self.results, self.sealed = list[Result[Named]](), list[bool]()
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [result.outcome for result in self.results]
 
     async def send(self, version: str) -> Named | None:
         raise NotImplementedError
 
-    def is_told(self) -> bool:
-        return self.told or super().is_told()
+    def is_settled(self) -> bool:
+        return self.told or super().is_settled()
 
     async def read(self) -> Named | None:
         return self.now
 
     async def seal(self) -> Named | None:
-        self.num_asked += 1
+        self.num_sealed += 1
         if self.error is not None:
             raise self.error
         return self.now
@@ -50,198 +50,138 @@ class Unknown(Target[Named]):
     def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
         assert found is self.now
         self.sealed.append(sealed)
-        return Outcome.UNKNOWN if self.error is not None else None
+        if found is None:
+            return Outcome.GONE
+        return Outcome.UNKNOWN if self.error is not None and not self.shows else None
 
     def settle(self, result: Result[Named]) -> None:
-        self.outcomes.append(result.outcome)
         self.results.append(result)
 
 
-class Kept(Unknown):
-    """One that is found out about whoever leads."""
-
-    kept_on_standby = True
-
-
 class Rig:
-    def __init__(self) -> None:
-        self.now, self.standing = 0.0, Standing()
-        self.resolver = Resolver(cast(Term, self.standing), lambda: self.now)
+    """A resolver; `standby` says why another process leads."""
+
+    def __init__(self, *targets: Unknown) -> None:
+        self.now, self.why = 0.0, ""
+        self.resolver = Resolver(cast(Term, self), lambda: self.now)
+        self.add(*targets)
+
+    def standby(self) -> str:
+        return self.why
 
     def add(self, *targets: Unknown) -> None:
         for target in targets:
             self.resolver.add(target)
 
-    def round(self, later_s: float = 0.25) -> None:
-        self.now += later_s
-        asyncio.run(self.resolver.resolve_round())
+    def rounds(self, num: int = 1, every_s: float = 0.25) -> None:
+        for _ in range(num):
+            self.now += every_s
+            asyncio.run(self.resolver.resolve_round())
+
+    def num_tries(self, target: Unknown, num_rounds: int) -> int:
+        """How often it tries to seal a target."""
+        before = target.num_sealed
+        self.rounds(num_rounds)
+        return target.num_sealed - before
 
 
-def test_one_namespaces_thousands_keep_nobody_else_waiting() -> None:
-    rig, other = Rig(), Unknown("other")
-    many = [Unknown("many", number) for number in range(2000)]
-    rig.add(*many, other)
-    rig.round()
+def test_thousands_of_one_namespace_do_not_hold_up_another() -> None:
+    other, many = Unknown("other"), [Unknown("many", number) for number in range(600)]
+    rig = Rig(*many, other)
+    rig.rounds()
     assert other.outcomes == [Outcome.REFUSED]
-    assert sum(target.num_asked for target in many) < 300
-    for _ in range(8):
-        rig.round()
+    assert sum(target.num_sealed for target in many) < 300
+    rig.rounds(2)
     assert all(target.outcomes == [Outcome.REFUSED] for target in many)
 
 
-def test_what_can_not_be_found_out_is_asked_about_ever_later() -> None:
-    random.seed(1)  # pauses are drawn: of a hundred draws a few come to more tries than are usual
-    rig = Rig()
-    unreachable, refused = Unknown("a", error=UnreachableError("cut")), Unknown("b", error=ApiError(422, "", "denied"))
-    rig.add(unreachable, refused)
-    for _ in range(100):
-        rig.round(1.0)
-    assert 4 <= refused.num_asked <= 12, "it is read where it can't be changed, and that tells nothing either"
-    assert 4 <= unreachable.num_asked <= 25, "an API server may be back at any time"
+def test_tries_back_off_and_begin_anew_after_a_success() -> None:
+    random.seed(1)  # of a hundred drawn pauses a few come to more tries than usual
+    unreachable, refused = Unknown("a", error=CUT), Unknown("b", error=ApiError(422, "", "denied"))
+    rig = Rig(unreachable, refused)
+    rig.rounds(100, every_s=1.0)
+    assert 4 <= refused.num_sealed <= 12
+    assert 4 <= unreachable.num_sealed <= 25, "an API server may be back at any time"
     unreachable.error = refused.error = None
-    for _ in range(100):
-        rig.round(1.0)
-    assert (unreachable.outcomes, refused.outcomes) == ([Outcome.REFUSED], [Outcome.REFUSED])
+    rig.rounds(100, every_s=1.0)
+    assert unreachable.outcomes == refused.outcomes == [Outcome.REFUSED]
+    for error, num_rounds, least, most in ((CUT, 20, 3, 8), (DENIED, 8, 3, 8)):
+        target = Unknown("a", 1)
+        for number in range(1, 4):
+            target.error = error
+            rig.add(target)
+            assert least <= rig.num_tries(target, num_rounds) <= most, "twice at once, and soon after"
+            target.error = None
+            rig.rounds(60)
+            assert target.outcomes == [Outcome.REFUSED] * number
 
 
-def test_what_takes_a_term_waits_for_the_next_one() -> None:
-    rig, target = Rig(), Unknown("a", error=FencedError("not renewed in time"))
-    rig.add(target)
-    rig.round()
-    rig.round()
-    assert (target.num_asked, target.outcomes) == (2, [])
+def test_a_seal_that_needs_a_term_waits_for_the_next_one() -> None:
+    target = Unknown("a", error=FencedError("not renewed in time"))
+    rig = Rig(target)
+    rig.rounds(2)
+    assert (target.num_sealed, target.outcomes) == (2, [])
     target.error = None
-    rig.round()
+    rig.rounds()
     assert target.outcomes == [Outcome.REFUSED]
 
 
-def test_whoever_leads_next_finds_out_what_is_not_kept_on_standby() -> None:
-    rig, target = Rig(), Unknown("a")
-    rig.add(target)
-    rig.standing.why = "another one leads"
-    rig.round()
-    assert (target.num_asked, target.outcomes) == (0, [Outcome.FENCED])
-    assert target.results[0].why == "another one leads"
+def test_a_standby_reads_what_it_has_to_resolve_and_leaves_the_rest_to_the_leader() -> None:
+    class Kept(Unknown):
+        kept_on_standby = True
+
+    target, kept = Unknown("a"), Kept("a", 1)
+    rig = Rig(target, kept)
+    rig.why = "another one leads"
+    kept.now = Named(metadata=Metadata(resource_version="1"))
+    rig.rounds()
+    assert [(result.outcome, result.why) for result in target.results] == [(Outcome.FENCED, "another one leads")]
+    assert (kept.outcomes, kept.sealed) == ([], [False]), "it may still take effect"
+    kept.now = Named(metadata=Metadata(resource_version="2"))
+    rig.rounds(2)
+    assert [(result.outcome, result.found) for result in kept.results] == [(Outcome.REFUSED, kept.now)]
+    assert (kept.sealed, kept.num_sealed, target.num_sealed) == ([False, True], 0, 0)
 
 
-def test_who_stands_by_reads_and_changes_nothing() -> None:
-    rig, target = Rig(), Kept("a")
-    rig.add(target)
-    rig.standing.why = "another one leads"
-    target.now = Named(metadata=Metadata(resource_version="1"))
-    rig.round()
-    assert (target.outcomes, target.sealed) == ([], [False]), "it may take effect yet"
-    target.now = Named(metadata=Metadata(resource_version="2"))
-    rig.round()
-    rig.round()
-    assert (target.outcomes, target.sealed, target.num_asked) == ([Outcome.REFUSED], [False, True], 0)
-    assert target.results[0].found is target.now
-
-
-def test_what_is_gone_is_judged_as_such() -> None:
-    class Gone(Unknown):
-        def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
-            super().judge(found, sealed=sealed)
-            return Outcome.GONE if found is None else None
-
-    rig, target = Rig(), Gone("a")
-    target.now = None
-    rig.add(target)
-    rig.round()
-    assert (target.outcomes, target.sealed) == ([Outcome.GONE], [True])
-
-
-def test_where_an_object_can_not_be_changed_it_may_tell_what_became_of_the_write_as_it_is() -> None:
-    class Telling(Unknown):
-        def judge(self, found: Named | None, *, sealed: bool) -> Outcome | None:
-            super().judge(found, sealed=sealed)
-            return None
-
-    rig = Rig()
-    refused, passing = (Telling("a", status, ApiError(status, "", "no")) for status in (422, 503))
-    rig.add(refused, passing)
-    rig.round()
+def test_an_object_that_is_gone_or_can_not_be_sealed_may_show_the_outcome() -> None:
+    gone, refused, passing = Unknown("a"), Unknown("a", 1, DENIED), Unknown("a", 2, ApiError(503, "", "no"))
+    gone.now, refused.shows, passing.shows = None, True, True
+    Rig(gone, refused, passing).rounds()
+    assert (gone.outcomes, gone.sealed) == ([Outcome.GONE], [True])
     assert (refused.outcomes, refused.sealed) == ([Outcome.REFUSED], [True]), "it has changed since"
     assert (passing.outcomes, passing.sealed) == ([], [])
 
 
-def test_what_is_told_from_elsewhere_is_asked_about_no_more() -> None:
+def test_an_outcome_known_from_elsewhere_is_dropped() -> None:
     class Told(Unknown):
         async def seal(self) -> Named | None:
             self.told = True
             return await super().seal()
 
-    rig, before, meanwhile = Rig(), Unknown("a"), Told("b")
+    before, meanwhile = Unknown("a"), Told("b")
     before.told = True
-    rig.add(before, meanwhile)
-    rig.round()
+    rig = Rig(before, meanwhile)
+    rig.rounds()
     before.told = meanwhile.told = False
-    rig.round()
+    rig.rounds()
     assert (before.outcomes, meanwhile.outcomes) == ([], [])
-    assert (before.num_asked, meanwhile.num_asked) == (0, 1)
+    assert (before.num_sealed, meanwhile.num_sealed) == (0, 1)
 
 
-def test_what_was_well_again_is_tried_as_soon_as_the_first_time() -> None:
-    def num_tries(target: Unknown) -> int:
-        before, target.error = target.num_asked, UnreachableError("cut")
-        for _ in range(20):
-            rig.round()
-        return target.num_asked - before
-
-    rig, target, other = Rig(), Unknown("a"), Unknown("a", 1)
-    rig.add(target)
-    assert 3 <= num_tries(target) <= 8
-    target.error = None
-    for _ in range(40):
-        rig.round()
-    assert target.outcomes == [Outcome.REFUSED]
-    rig.add(other)
-    assert 3 <= num_tries(other) <= 8
-
-
-def test_an_objects_own_failure_is_over_once_it_is_well_again() -> None:
-    rig, target = Rig(), Unknown("a")
-    denied = ApiError(422, "Invalid", "denied by a webhook")
-    for _ in range(3):
-        rig.add(target)
-        target.error, before = denied, target.num_asked
-        for _ in range(8):
-            rig.round()
-        assert target.num_asked - before >= 3, "twice at once, and soon after"
-        target.error = None
-        for _ in range(60):
-            rig.round()
-    assert target.outcomes == [Outcome.REFUSED] * 3
-
-
-def test_what_fails_is_told_in_the_log_and_keeps_nobody_else_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    rig, other = Rig(), Unknown("a", 2)
-    rig.add(Unknown("a", 0, ValueError("broken")), Unknown("b", 1, UnreachableError("cut")), other)
-    rig.round()
+def test_a_failure_is_logged_and_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    other = Unknown("a", 2)
+    Rig(Unknown("a", 0, ValueError("broken")), Unknown("b", 1, CUT), other).rounds()
     assert other.outcomes == [Outcome.REFUSED]
-    assert sorted(caplog.messages) == [
-        "a write: could not find out what became of it",
-        "a write: what became of it is not known yet: cut",
-    ]
+    logged = sorted((record.message.partition(":")[0], record.levelname) for record in caplog.records)
+    assert logged == [("write a-0", "ERROR"), ("write b-1", "WARNING")]
 
 
-def test_it_works_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_it_runs_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.kube.commit._INTERVAL_S", 0.01)
-
-    class Awaited(Unknown):
-        def settle(self, result: Result[Named]) -> None:
-            super().settle(result)
-            settled.set()
-
-    rig, target, settled = Rig(), Awaited("a"), asyncio.Event()
-
-    async def run() -> None:
-        rig.resolver.start()
-        rig.add(target)
-        async with asyncio.timeout(5.0):
-            await settled.wait()
-        await rig.resolver.stop()
-
-    asyncio.run(run())
-    assert target.outcomes == [Outcome.REFUSED]
-    assert list(rig.resolver.tasks.names) == ["settler"]
+    rig, target = Rig(), Unknown("a")
+    rig.resolver.start()
+    rig.add(target)
+    await until(lambda: target.outcomes == [Outcome.REFUSED])
+    await rig.resolver.stop()
+    assert list(rig.resolver.tasks.names) == ["resolver"]

@@ -1,13 +1,13 @@
-"""Rights that Kerf lacks are told once, by name, until they are there."""
+"""A missing right is logged once, and reported by name until it is granted."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
 
-from extender.kube.rights import Given, MissingRights, NotingRights, _right_to
+from extender.kube.rights import Grants, MissingRights, RightsRecorder, _right_to
 from extender.kube.transport import ApiError, Query, Right, UnreachableError
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -24,19 +24,17 @@ def forbidden(
 
 
 class Server:
-    """Refuses what it is told to."""
+    """Refuses requests by `faults`, by method."""
 
     def __init__(self) -> None:
         self.faults: dict[str, Exception] = {}
 
-    async def start(self) -> None:
-        """Nothing to prepare."""
+    async def start(self) -> None: ...
 
-    async def close(self) -> None:
-        """Nothing to let go of."""
+    async def close(self) -> None: ...
 
-    def _answer(self, verb: str) -> bytes:
-        if fault := self.faults.get(verb):
+    def _answer(self, method: str) -> bytes:
+        if fault := self.faults.get(method):
             raise fault
         return b"{}"
 
@@ -53,23 +51,22 @@ class Server:
         return self._answer("ensure")
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
-        self._answer("watch")
-        yield [b"{}"]
+        yield [self._answer("watch")]
 
 
 class Rig:
-    """A transport that has rights noted, before a server."""
+    """A transport that records missing rights, before a server."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.server = Server()
-        self.rights = MissingRights(lambda: self.now, Given())
-        self.transport = NotingRights(self.server, self.rights)
+        self.rights = MissingRights(lambda: self.now, Grants())
+        self.transport = RightsRecorder(self.server, self.rights)
 
-    def patch(self, path: str = f"{PODS}/q1", error: Exception | None = None) -> None:
-        """One patch, refused or not."""
+    def patch(self, namespace: str = "default", error: Exception | None = None, *, part: str = "") -> None:
+        """One patch of a pod, refused or not."""
         self.server.faults = {} if error is None else {"patch": error}
-        run(self.transport.patch(path, b"{}"), error)
+        run(self.transport.patch(f"/api/v1/namespaces/{namespace}/pods/q1{part}", b"{}"), error)
 
 
 def run(call: Coroutine[Any, Any, Any], error: Exception | None = None) -> None:
@@ -80,92 +77,64 @@ def run(call: Coroutine[Any, Any, Any], error: Exception | None = None) -> None:
         asyncio.run(call)
 
 
-def test_a_missing_right_is_named_with_user_and_manifest_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_right_is_reported_until_it_is_granted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     rig = Rig()
-    with caplog.at_level(logging.INFO):
-        for number in range(20):
-            rig.patch(f"{PODS}/q{number}", forbidden("patch", "pods"))
-    whose = f"user {STATIC_POD} lacks that right, which manifests/queue/rbac.yaml gives"
-    said = f"the queue may not patch pods: {whose}"
-    assert [record.getMessage() for record in caplog.records] == [said]
-    assert rig.rights.told() == [f"{said}, in namespace default"]
-
-
-def test_it_is_over_when_the_right_is_there(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
-    rig.patch(error=forbidden("patch", "pods"))
-    rig.patch(f"{PODS}/q1/status")
-    assert rig.rights.told(), "another right"
-    with caplog.at_level(logging.INFO):
-        rig.patch(f"{PODS}/q2")
-    assert rig.rights.told() == []
-    assert caplog.messages[-1] == "the queue may not patch pods: it may by now"
-
-
-def test_each_namespace_counts(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Rig()
-    for namespace in ("a", "b"):
-        rig.patch(f"/api/v1/namespaces/{namespace}/pods/p", forbidden("patch", "pods", namespace=namespace))
-    assert rig.rights.told()[0].endswith(", in namespace a and 1 more")
-    rig.patch("/api/v1/namespaces/a/pods/p")
-    assert rig.rights.told()[0].endswith(", in namespace b")
-    assert len(caplog.records) == 1
-
-
-def test_what_nobody_asked_for_any_more_is_forgotten() -> None:
-    rig = Rig()
+    for namespace in ("a", "b", "b"):
+        rig.patch(namespace, forbidden("patch", "pods", namespace=namespace))
+    said = f"the queue may not patch pods: user {STATIC_POD} lacks that right, which manifests/queue/rbac.yaml gives"
+    assert caplog.messages == [said]
+    assert rig.rights.sentences() == [f"{said}, in namespace a and 1 more"]
+    rig.patch("a")
+    rig.patch("b", part="/status")
+    assert rig.rights.sentences() == [f"{said}, in namespace b"], "a status is another right"
+    rig.patch("b")
+    assert (rig.rights.sentences(), len(caplog.messages)) == ([], 2)
     rig.patch(error=forbidden("patch", "pods"))
     rig.now = 599.0
-    assert rig.rights.told()
+    assert rig.rights.sentences()
     rig.now = 601.0
-    assert rig.rights.told() == []
+    assert rig.rights.sentences() == [], "it was not requested since"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_other_refusals_are_not_missing_rights() -> None:
+    rig = Rig()
+    for error in (
         ApiError(403, "Forbidden", 'pods "q1" is forbidden: exceeded quota: gpus'),
         ApiError(403, "Forbidden", "unable to create new content in namespace a because it is being terminated"),
         ApiError(409, "Conflict", 'User "a" cannot patch resource "pods" in API group ""'),
         UnreachableError("PATCH /x: refused"),
-    ],
-)
-def test_other_refusals_are_no_missing_rights(error: Exception) -> None:
-    rig = Rig()
-    rig.patch(error=error)
-    assert rig.rights.told() == []
+    ):
+        rig.patch(error=error)
+    assert rig.rights.sentences() == []
 
 
-def test_every_verb_is_noted() -> None:
-    rig = Rig()
-    claims = "/apis/resource.k8s.io/v1/resourceclaims"
-    lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-    refused = {
+def test_the_rights_of_every_method_are_recorded() -> None:
+    async def watched() -> None:
+        async for _ in rig.transport.watch("/apis/resource.k8s.io/v1/resourceclaims", {"watch": "1"}):
+            pass
+
+    rig, leases = Rig(), "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    rows = {
         "get": (forbidden("list", "nodes", namespace=""), rig.transport.get("/api/v1/nodes", {"limit": "500"})),
         "post": (forbidden("create", "pods/binding"), rig.transport.post(f"{PODS}/q1/binding", b"{}")),
         "ensure": (
             forbidden("patch", "leases", "coordination.k8s.io", "kube-system"),
-            rig.transport.ensure(f"{lease}/kerf", b"{}"),
+            rig.transport.ensure(f"{leases}/kerf", b"{}"),
         ),
-        "watch": (forbidden("watch", "resourceclaims", "resource.k8s.io", ""), watched(rig.transport, claims)),
+        "watch": (forbidden("watch", "resourceclaims", "resource.k8s.io", ""), watched()),
     }
-    rig.server.faults = {verb: error for verb, (error, _) in refused.items()}
-    for error, call in refused.values():
+    rig.server.faults = {method: error for method, (error, _) in rows.items()}
+    for error, call in rows.values():
         run(call, error)
-    assert [told.partition(":")[0] for told in rig.rights.told()] == [
-        *("Kerf may not list nodes", "Kerf may not create pods/binding"),
-        *("Kerf may not patch leases.coordination.k8s.io", "Kerf may not watch resourceclaims.resource.k8s.io"),
+    assert [told.partition(":")[0].partition(" may not ")[2] for told in rig.rights.sentences()] == [
+        *("list nodes", "create pods/binding"),
+        *("patch leases.coordination.k8s.io", "watch resourceclaims.resource.k8s.io"),
     ]
 
 
-async def watched(transport: NotingRights, path: str) -> None:
-    async for _ in transport.watch(path, {"watch": "1"}):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "query", "right", "namespace"),
-    [
+def test_which_right_a_request_needs() -> None:
+    for method, path, query, right, namespace in (
         ("GET", "/api/v1/nodes", {"limit": "500"}, Right("list", "", "nodes"), ""),
         ("GET", "/api/v1/nodes", {"watch": "1"}, Right("watch", "", "nodes"), ""),
         ("GET", f"{PODS}/q1", None, Right("get", "", "pods"), "default"),
@@ -176,9 +145,5 @@ async def watched(transport: NotingRights, path: str) -> None:
         ("GET", "/api/v1/namespaces/a", None, Right("get", "", "namespaces"), ""),
         ("APPLY", "/apis/batch/v1/namespaces/a/jobs/j", None, Right("patch", "batch", "jobs"), "a"),
         ("GET", "/apis/resource.k8s.io/v1", None, Right("list", "resource.k8s.io", ""), ""),
-    ],
-)
-def test_which_right_a_request_takes(
-    method: str, path: str, query: Mapping[str, str] | None, right: Right, namespace: str
-) -> None:
-    assert _right_to(method, path, query) == (right, namespace)
+    ):
+        assert _right_to(method, path, query) == (right, namespace)

@@ -1,12 +1,11 @@
-"""Objects of Kubernetes for tests, a clock that stands still, and transports that fail as told."""
+"""Kubernetes objects, a clock that stands still, transports that fail as told, and what is free in a ledger."""
 
 import asyncio
+import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
 
 from extender.core.clusters import Cluster
 from extender.kube import objects
@@ -14,12 +13,14 @@ from extender.kube.client import ClusterError, Query
 from extender.kube.leadership import Election
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.ledger.ledger import Ledger
-from extender.plugins.kerf import ASSIGNED_GPUS
+from extender.plugins.kerf import _GIVEN, ASSIGNED_GPUS, GPUS
+from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
 from tests.nvidia import COUNT_LABEL, GPU_RESOURCE, MEMORY_LABEL, PRODUCT_LABEL, REPLICAS_LABEL
 
 TTL_S = 30.0
 """Of reservations."""
+T4_MIB = 15360
 
 
 @dataclass
@@ -39,7 +40,7 @@ def node_manifest(
     uid: str = "",
     resource: str = GPU_RESOURCE,
     product: str = "Tesla-T4",
-    memory_mib: int = 15360,
+    memory_mib: int = T4_MIB,
     replicas: int = 1,
     installed: int | None = None,
 ) -> Manifest:
@@ -96,12 +97,27 @@ def pod_manifest(
 
 def node_object(*args: Any, **kwargs: Any) -> objects.Node:
     """A node as the reflector decodes it."""
-    return msgspec.convert(node_manifest(*args, **kwargs), objects.Node)
+    return decode_node(node_manifest(*args, **kwargs))
+
+
+def described_node(
+    *uuids: str, given: dict[str, list[str]] | None = None, broken: Collection[str] = (), ready: bool = True
+) -> objects.Node:
+    """Node "n" whose annotation lists its T4s, GPU-0 to GPU-3 unless said, and what the kubelet gave to whom."""
+    uuids = uuids or ("GPU-0", "GPU-1", "GPU-2", "GPU-3")
+    manifest = node_manifest("n", len(uuids))
+    gpus = [
+        {"index": index, "uuid": uuid, "memory_mib": T4_MIB, "healthy": uuid not in broken}
+        for index, uuid in enumerate(uuids)
+    ]
+    manifest["metadata"]["annotations"] = {GPUS: json.dumps(gpus), _GIVEN: json.dumps(given or {})}
+    manifest["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
+    return decode_node(manifest)
 
 
 def pod_object(*args: Any, **kwargs: Any) -> objects.Pod:
     """A pod as the reflector decodes it."""
-    return msgspec.convert(pod_manifest(*args, **kwargs), objects.Pod)
+    return decode_pod(pod_manifest(*args, **kwargs))
 
 
 @dataclass
@@ -121,6 +137,7 @@ class FaultyTransport:
     posts: deque[Fault | None] = field(default_factory=deque)
     patches: deque[Fault | None] = field(default_factory=deque)
     calls: list[tuple[str, str, bytes]] = field(default_factory=list)
+    before_post: Callable[[], Awaitable[None]] | None = None
     on_post: Callable[[], None] | None = None
     """Called after a post took effect, before it is answered."""
 
@@ -138,6 +155,8 @@ class FaultyTransport:
 
     async def post(self, path: str, body: bytes) -> bytes:
         self.calls.append(("POST", path, body))
+        if self.before_post:
+            await self.before_post()
         fault = self.posts.popleft() if self.posts else None
         if fault and not fault.took_effect:
             raise fault.error
@@ -176,11 +195,11 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def ledger_of(**gpus: int) -> Ledger:
-    """A ledger of nodes with so many GPUs."""
+def ledger_of(*nodes: objects.Node, **gpus: int) -> Ledger:
+    """A ledger of these nodes, and of nodes with so many GPUs."""
     ledger = Ledger(reservation_ttl_s=TTL_S)
-    for name, num_gpus in gpus.items():
-        ledger.upsert_node(node_object(name, num_gpus))
+    for node in (*nodes, *(node_object(name, num_gpus) for name, num_gpus in gpus.items())):
+        ledger.upsert_node(node)
     return ledger
 
 
@@ -189,3 +208,22 @@ def free_units(cluster: Cluster, node: str) -> int:
     row = cluster.row_of[node]
     free = int(cluster.gpu_idle[row].sum()) * int(cluster.units_per_gpu[row])
     return max(free - int(cluster.untracked_units[row]), 0)
+
+
+def free(ledger: Ledger, node: str = "n", now: float = 0.0) -> list[tuple[int, int]]:
+    """(milli, MiB) free of each GPU of a node."""
+    cluster = ledger.snapshot(now)
+    row = cluster.row_of[node]
+    pairs = zip(cluster.gpu_free_milli[row].tolist(), cluster.gpu_free_mib[row].tolist(), strict=True)
+    return list(pairs)[: len(ledger.rows.offer_of(node).gpus)]
+
+
+def taken(ledger: Ledger, node: str = "n", now: float = 0.0) -> set[int]:
+    """GPUs of a node without free compute."""
+    return {index for index, (milli, _) in enumerate(free(ledger, node, now)) if not milli}
+
+
+def untracked(ledger: Ledger, node: str = "n", now: float = 0.0) -> int:
+    """Units of a node that are held on unknown GPUs."""
+    cluster = ledger.snapshot(now)
+    return int(cluster.untracked_units[cluster.row_of[node]])

@@ -9,28 +9,12 @@ from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
 from extender.core.resources.nodes import NO_GPUS, GpuUnit, NodeOffer
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import _FIELDS, ClusterArrays, HeldAmounts
 from tests.core.builders import arrays_of, node, wholly
 
 T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
-ARRAY_FIELDS = (
-    "row_version",
-    "tie_rank",
-    "unit",
-    "units_per_gpu",
-    "gpu_model",
-    "gpu_memory_mib",
-    "gpu_healthy",
-    "gpu_numa",
-    "gpu_link",
-    "gpu_free_milli",
-    "gpu_free_mib",
-    "mig_installed",
-    "mig_free",
-    "cpu_free_milli",
-    "memory_free_mib",
-    "untracked_units",
-)
+ARRAYS = [name for name in _FIELDS if name != "devices"] + ["tie_rank"]
+FREE = HeldAmounts({}, 0)
 
 
 def test_an_empty_cluster_has_no_rows() -> None:
@@ -42,25 +26,22 @@ def test_an_empty_cluster_has_no_rows() -> None:
 def test_a_node_is_written_in_full() -> None:
     arrays = ClusterArrays()
     row = arrays.set_node("n", node(A100, T4, withheld=1).offer)
-    arrays.set_held(row, Held(wholly(arrays.offer(row), [1]), 1))
+    assert not arrays.snapshot().gpu_idle.any(), "nothing is free before its holders are known"
+    arrays.set_held(row, HeldAmounts(wholly(arrays.offer(row), [1]), 1))
     cluster = arrays.snapshot()
     assert cluster.row_of == {"n": 0}
     assert [cluster.models[index].name for index in cluster.gpu_model[0]] == ["a100-sxm4-80gb", "t4"]
     assert cluster.gpu_memory_mib[0].tolist() == [81920, 15360]
     assert cluster.gpu_idle[0].tolist() == [True, False]
     assert (cluster.unit[0], cluster.units_per_gpu[0], cluster.untracked_units[0]) == (GpuUnit.WHOLE, 1, 1)
-
-
-def test_nothing_of_a_new_node_is_free_before_its_holders_are_known() -> None:
-    arrays = ClusterArrays()
-    arrays.set_node("n", node(T4, T4).offer)
-    assert not arrays.snapshot().gpu_idle.any()
+    arrays.set_held(row, HeldAmounts({}, 2 * (2**31 - 1)))
+    assert arrays.snapshot().untracked_units[0] == 2**31 - 1, "as many as an integer counts"
 
 
 def test_a_removed_node_leaves_a_row_that_offers_nothing_and_is_used_again() -> None:
     arrays = ClusterArrays()
     for name in ("a", "b"):
-        arrays.set_held(arrays.set_node(name, node(T4, T4).offer), Held({}, 0))
+        arrays.set_held(arrays.set_node(name, node(T4, T4).offer), FREE)
     arrays.remove_node("a")
     cluster = arrays.snapshot()
     assert (cluster.node_names, dict(cluster.row_of)) == (("", "b"), {"b": 1})
@@ -68,97 +49,42 @@ def test_a_removed_node_leaves_a_row_that_offers_nothing_and_is_used_again() -> 
     assert not cluster.gpu_idle[0].any()
     assert (cluster.gpu_model[0] == -1).all()
     assert arrays.set_node("c", node(A100).offer) == 0
-    assert arrays.snapshot().node_names == ("c", "b")
-
-
-def test_a_node_that_loses_gpus_leaves_no_traces() -> None:
-    arrays = ClusterArrays()
-    row = arrays.set_node("n", node(T4, T4, T4).offer)
-    arrays.set_held(row, Held({}, 0))
-    arrays.set_node("n", node(A100).offer)
-    arrays.set_held(row, Held({}, 0))
+    arrays.set_held(0, FREE)
     cluster = arrays.snapshot()
-    assert cluster.gpu_idle[0].tolist() == [True, False, False]
-    assert cluster.gpu_memory_mib[0].tolist() == [81920, 0, 0]
-    assert (cluster.gpu_model[0] >= 0).tolist() == [True, False, False]
+    assert cluster.node_names == ("c", "b")
+    assert (cluster.gpu_idle[0].tolist(), cluster.gpu_memory_mib[0].tolist()) == ([True, False], [81920, 0])
+    assert (cluster.gpu_model[0] >= 0).tolist() == [True, False]
 
 
 def test_arrays_grow_in_rows_and_slots() -> None:
     arrays = ClusterArrays()
     for number in range(200):
-        arrays.set_held(arrays.set_node(f"n{number}", node(T4).offer), Held({}, 0))
-    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), Held({63: (1000, 15360)}, 0))
+        arrays.set_held(arrays.set_node(f"n{number}", node(T4).offer), FREE)
+    arrays.set_held(arrays.set_node("wide", node(*[T4] * 64).offer), HeldAmounts({63: (1000, 15360)}, 0))
     cluster = arrays.snapshot()
     assert cluster.gpu_idle.shape == (201, 64)
     assert cluster.gpu_idle.sum() == 200 + 63
     assert cluster.units_per_gpu.tolist() == [1] * 201
 
 
-def test_more_holders_than_an_integer_counts_are_still_all_of_the_node() -> None:
-    arrays = ClusterArrays()
-    row = arrays.set_node("n", node(T4).offer)
-    arrays.set_held(row, Held({}, 2 * (2**31 - 1)))
-    assert arrays.snapshot().untracked_units[0] == 2**31 - 1
-
-
-def test_models_keep_their_index() -> None:
+def test_models_keep_their_index_and_ties_are_ranked_by_name() -> None:
     arrays = ClusterArrays()
     arrays.set_node("a", node(T4).offer)
     before = arrays.snapshot()
     arrays.remove_node("a")
-    arrays.set_node("b", node(A100, T4).offer)
+    for name in ("c", "a", "b"):
+        arrays.set_node(name, node(A100, T4).offer)
     after = arrays.snapshot()
     assert after.models[: len(before.models)] == before.models
-    assert after.gpu_model[0].tolist() == [1, 0]
+    assert after.gpu_model.tolist() == [[1, 0]] * 3
+    assert after.tie_rank.tolist() == [2, 0, 1]
 
 
-def test_ties_are_ranked_by_name() -> None:
-    arrays = ClusterArrays()
-    for name in ("c", "a", "b"):
-        arrays.set_node(name, NO_GPUS)
-    assert arrays.snapshot().tie_rank.tolist() == [2, 0, 1]
-
-
-def test_a_snapshot_costs_nothing_while_nothing_moves() -> None:
-    arrays = ClusterArrays()
-    row = arrays.set_node("n", node(T4).offer)
-    arrays.set_held(row, Held({}, 0))
-    first = arrays.snapshot()
-    arrays.set_held(row, Held({}, 0))
-    assert arrays.snapshot() is first
-
-
-def test_only_the_row_that_changed_has_a_new_version() -> None:
-    arrays = ClusterArrays()
-    rows = [arrays.set_node(name, node(T4).offer) for name in ("a", "b")]
-    before = arrays.snapshot()
-    arrays.set_held(rows[1], Held({}, 0))
-    after = arrays.snapshot()
-    assert (after.row_version > before.version).tolist() == [False, True]
-    assert after.version > before.version
-
-
-def test_what_moves_rarely_is_shared_between_snapshots() -> None:
-    arrays = ClusterArrays()
-    row = arrays.set_node("n", node(T4).offer)
-    before = arrays.snapshot()
-    arrays.set_held(row, Held({}, 0))
-    after = arrays.snapshot()
-    assert after.gpu_model is before.gpu_model
-    assert after.gpu_free_milli is not before.gpu_free_milli
-
-
-@pytest.mark.parametrize("name", ARRAY_FIELDS)
-def test_a_snapshot_cannot_be_written(name: str) -> None:
-    arrays = ClusterArrays()
-    arrays.set_node("n", node(T4).offer)
-    array = getattr(arrays.snapshot(), name)
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 0
+# Snapshots.
 
 
 def copied(cluster: Cluster) -> dict[str, object]:
-    arrays = {name: getattr(cluster, name).tolist() for name in ARRAY_FIELDS}
+    arrays = {name: getattr(cluster, name).tolist() for name in ARRAYS}
     return {**arrays, "row_of": dict(cluster.row_of), "names": cluster.node_names, "models": cluster.models}
 
 
@@ -176,7 +102,7 @@ def test_no_later_change_reaches_a_snapshot(
         if offer is not None:
             row = arrays.set_node(name, offer)
             gpus = wholly(offer, {index for index in held if index < len(offer.gpus)})
-            arrays.set_held(row, Held(gpus, untracked))
+            arrays.set_held(row, HeldAmounts(gpus, untracked))
         elif name in arrays.row_of:
             arrays.remove_node(name)
         cluster = arrays.snapshot()
@@ -188,19 +114,29 @@ def test_no_later_change_reaches_a_snapshot(
     assert all(np.all(cluster.row_version <= cluster.version) for cluster, _ in taken)
 
 
+def test_a_snapshot_cannot_be_written() -> None:
+    cluster = arrays_of({"n": node(T4)}).snapshot()
+    for name in ARRAYS:
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(cluster, name)[0] = 0
+
+
 def test_a_snapshot_copies_what_has_changed_since_the_last_one_and_shares_the_rest() -> None:
     arrays = arrays_of({"a": node(T4, T4), "b": node(T4)})
     before = arrays.snapshot()
-    arrays.set_held(0, Held({1: (1000, 15360)}, 0))
+    arrays.set_held(0, HeldAmounts({1: (1000, 15360)}, 0))
     after = arrays.snapshot()
     own = {field.name for field in fields(Cluster) if getattr(after, field.name) is not getattr(before, field.name)}
-    assert own == {"version", "row_version", "gpu_free_milli", "gpu_free_mib"}
+    assert own == {"version", "row_version", "gpu_free_milli", "gpu_free_mib", "states"}
     assert before.gpu_free_milli.tolist() == [[1000, 1000], [1000, 0]]
     assert after.gpu_free_milli.tolist() == [[1000, 0], [1000, 0]]
+    assert (after.row_version > before.version).tolist() == [True, False]
+    arrays.set_held(0, HeldAmounts({1: (1000, 15360)}, 0))
+    assert arrays.snapshot() is after, "nothing has changed"
 
 
 def test_a_change_of_capacity_is_one_of_the_inventory() -> None:
-    """Whoever keeps what the inventory comes to looks at one array of it alone."""
+    """Readers that cache something about the inventory watch the identity of one of its arrays."""
     arrays = arrays_of({"a": node(T4, T4)})
     before = arrays.snapshot()
     arrays.set_capacity(0, 64000, 1024)

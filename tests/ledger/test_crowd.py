@@ -1,13 +1,12 @@
-"""Who is on which node: sums that come and go with pods, whatever is told of them in which order."""
+"""Pods by node: sums that come and go with pods, in whichever order they are reported."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.ledger.tenants import Crowd
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.planning.demands import HostPort
 from extender.queueing.pods.objects import decode_pod
 
@@ -23,54 +22,52 @@ def pod(uid: str, node: str, app: str, units: int, port: int, lonely: bool, leav
     )
 
 
-told = st.tuples(
+EVENTS = st.tuples(
     *(st.sampled_from("abcd"), st.sampled_from("mn"), st.integers(0, 2), st.sampled_from([0, 80, 81])),
     *(st.booleans(), st.booleans(), st.booleans()),
 )
 
 
-@given(st.lists(told, max_size=30))
-def test_what_is_told_last_counts(events: list[Any]) -> None:
-    crowd, last = Crowd(), dict[str, Any]()
+@given(st.lists(EVENTS, max_size=30))
+def test_the_last_report_of_each_pod_counts(events: list[Any]) -> None:
+    index, last = BoundPodIndex(), dict[str, Any]()
     for uid, node, units, port, lonely, leaving, gone in events:
         if gone:
-            crowd.remove(uid)
+            index.remove(uid)
             last.pop(uid, None)
         else:
             last[uid] = pod(uid, node, "x" if uid in "ab" else "y", units, port, lonely, leaving)
-            crowd.upsert(last[uid])
-    anew = Crowd()
+            index.upsert(last[uid])
+    fresh = BoundPodIndex()
     for one in last.values():
-        anew.upsert(one)
-    for found in (crowd, Crowd.unpacked(asyncio.run(crowd.packed(labels=True)))):
-        assert (found.num_pods, dict(found.used("rdma/hca"))) == (anew.num_pods, dict(anew.used("rdma/hca")))
-        assert {key: dict(on) for key, on in found.repelling().items()} == dict(anew.repelling())
+        fresh.upsert(one)
+    for found in (index, BoundPodIndex.unpacked(asyncio.run(index.packed(labels=True)))):
+        assert (found.num_pods, dict(found.used("rdma/hca"))) == (fresh.num_pods, dict(fresh.used("rdma/hca")))
+        assert {key: dict(on) for key, on in found.repelling().items()} == dict(fresh.repelling())
         for number in (80, 81):
             held = {port: dict(on) for port, on in found.holding("TCP", number)}
-            assert held == {port: dict(on) for port, on in anew.holding("TCP", number)}
-        assert Counter((one.uid, one.node, one.leaving) for one in found.of(None)) == Counter(
-            (one.uid, one.node, one.leaving) for one in anew.of(None)
-        )
-        assert len(found) == len(last)
+            assert held == {port: dict(on) for port, on in fresh.holding("TCP", number)}
+        known, expected = (sorted((pod.uid, pod.node, pod.leaving) for pod in of.of(None)) for of in (found, fresh))
+        assert (known, len(found)) == (expected, len(last))
     for uid in last:
-        crowd.remove(uid)
-    assert not (len(crowd) or crowd.num_pods or crowd.used("rdma/hca") or crowd.repelling())
-    assert list(crowd.holding("TCP", 80)) == []
+        index.remove(uid)
+    assert not (len(index) or index.num_pods or index.used("rdma/hca") or index.repelling())
+    assert list(index.holding("TCP", 80)) == []
 
 
 def test_a_port_counts_on_each_address() -> None:
-    crowd = Crowd()
-    crowd.upsert(pod("a", "n", "x", 0, 80, False, False))
-    assert list(crowd.holding("TCP", 80)) == [(HostPort("TCP", 80, "0.0.0.0"), {"n": 1})]  # noqa: S104
+    index = BoundPodIndex()
+    index.upsert(pod("a", "n", "x", 0, 80, False, False))
+    assert list(index.holding("TCP", 80)) == [(HostPort("TCP", 80, "0.0.0.0"), {"n": 1})]  # noqa: S104
 
 
-def test_one_author_keeps_others_away_by_so_many_terms() -> None:
-    crowd = Crowd()
+def test_the_anti_affinity_terms_of_a_namespace_are_bounded() -> None:
+    index = BoundPodIndex()
     for number in range(1_000):
         one = pod(f"p{number}", "n", "x", 0, 0, True, False)
         one.spec.affinity.pod_anti_affinity.required[0].topology_key = str(number)
-        crowd.upsert(one)
-    assert len(crowd.repelling()) == 256
+        index.upsert(one)
+    assert len(index.repelling()) == 256
     for number in range(1_000):
-        crowd.remove(f"p{number}")
-    assert not crowd.repelling()
+        index.remove(f"p{number}")
+    assert not index.repelling()

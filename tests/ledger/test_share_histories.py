@@ -1,8 +1,7 @@
-"""Any history of shares, whole GPUs, foreign pods, deaths and restarts, beside a slow account of who has what."""
+"""Decisions on shares and whole GPUs, beside foreign pods, through deaths and restarts, and a slow account of it."""
 
 from dataclasses import dataclass, field
 
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -10,14 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from extender.core.annotations import COUNT, MEMORY_EACH, SHARE
 from extender.core.policies.registry import POLICIES
 from extender.kube import objects
-from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.holdings import Holding
+from extender.ledger.ledger import AllocationState
 from extender.plugins.kerf import ASSIGNED_GPUS, ASSIGNED_MEMORY, ASSIGNED_SHARE, format_gpus
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.placer import Assignment, Placer, PodIdentity
-from tests.ledger.builders import TTL_S, Clock, node_object, pod_manifest
+from tests.ledger.builders import T4_MIB, TTL_S, Clock, ledger_of, pod_object
+from tests.nvidia import GPU_RESOURCE
 
-MIB = 15360
 NODES = {"n": 2, "m": 3}
 """GPUs of each node, all T4."""
 
@@ -29,43 +27,51 @@ ASKED = st.sampled_from(
         {SHARE: "999"},
         {SHARE: "400", COUNT: "2"},
         {COUNT: "1"},
+        {MEMORY_EACH: "8Gi"},
         {COUNT: "2", MEMORY_EACH: "8Gi"},
+        {GPU_RESOURCE: "1"},
+        {GPU_RESOURCE: "2"},
     ]
 )
 
 
+def pod(name: str, asked: dict[str, str], node: str = "", **written: str) -> objects.Pod:
+    """A pod that asks by a resource or by annotations."""
+    annotations = {key: value for key, value in asked.items() if key != GPU_RESOURCE}
+    return pod_object(name, asked.get(GPU_RESOURCE, 0), uid=name, node=node, annotations=annotations | written)
+
+
 @dataclass
 class Given:
-    """What Kerf gave a pod, and how it stands."""
+    """What Kerf gave a pod, and its state."""
 
     asked: dict[str, str]
     assignment: Assignment
     since: float
     bound: bool = False
     undecided: bool = False
-    """Asked to bind, without an answer: held however long that takes."""
+    """Whether its Binding has no answer: it is held however long that takes."""
 
-    def manifest(self, uid: str) -> objects.Pod:
-        """The pod as the API server has it."""
+    def pod(self, uid: str) -> objects.Pod:
+        """Return the pod as the API server has it."""
         written = {ASSIGNED_GPUS: format_gpus(self.assignment.gpus)}
         if self.assignment.shared:
             written |= {ASSIGNED_SHARE: str(self.assignment.milli), ASSIGNED_MEMORY: str(self.assignment.mib)}
-        manifest = pod_manifest(uid, uid=uid, node=self.assignment.node, annotations=self.asked | written)
-        return msgspec.convert(manifest, objects.Pod)
+        return pod(uid, self.asked, self.assignment.node, **written)
 
 
 @dataclass
 class Account:
-    """The slow account: pods only, everything added up when it is asked."""
+    """Pods only; everything is added up when it is needed."""
 
     given: dict[str, Given] = field(default_factory=dict)
     foreign: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Node and number of GPUs, of unknown index."""
 
     def parts(self, node: str, gpu: int) -> list[tuple[int, int]]:
-        """(milli, MiB) of everybody on one GPU."""
+        """Return (milli, MiB) of each pod on one GPU."""
         return [
-            (given.assignment.milli, given.assignment.mib if given.assignment.shared else MIB)
+            (given.assignment.milli, given.assignment.mib if given.assignment.shared else T4_MIB)
             for given in self.given.values()
             if given.assignment.node == node and gpu in given.assignment.gpus
         ]
@@ -74,7 +80,7 @@ class Account:
         return sum(count for where, count in self.foreign.values() if where == node)
 
     def idle(self, node: str) -> list[int]:
-        """GPUs that nobody is known to have anything of."""
+        """Return the GPUs that no pod is known to hold."""
         return [gpu for gpu in range(NODES[node]) if not self.parts(node, gpu)]
 
 
@@ -86,27 +92,22 @@ class ShareHistory(RuleBasedStateMachine):
         self.num_pods = 0
         self.restart()
 
+    @rule()
     def restart(self) -> None:
-        """A new Kerf: all it knows is what the API server has."""
-        self.ledger = Ledger(reservation_ttl_s=TTL_S)
+        """A new process knows what the API server has."""
+        self.ledger = ledger_of(**NODES)
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
-        for name, gpus in NODES.items():
-            self.ledger.upsert_node(node_object(name, gpus))
         self.account.given = {uid: given for uid, given in self.account.given.items() if given.bound}
         for uid, given in self.account.given.items():
-            self.ledger.upsert_pod(given.manifest(uid), self.clock())
-        for uid, (node, gpus) in self.account.foreign.items():
-            self.tell_foreign(uid, node, gpus)
-
-    @rule()
-    def kill(self) -> None:
-        self.restart()
+            self.ledger.upsert_pod(given.pod(uid), self.clock())
+        for uid in self.account.foreign:
+            self.report_foreign(uid)
 
     @rule(asked=ASKED, policy=st.sampled_from(sorted(POLICIES)))
     def decide(self, asked: dict[str, str], policy: str) -> None:
         self.num_pods += 1
         uid = f"u{self.num_pods}"
-        request = read_pod_request(msgspec.convert(pod_manifest("p", annotations=asked), objects.Pod)).gpus
+        request = read_pod_request(pod("p", asked)).gpus
         assert request is not None
         self.forget_expired()
         identity = PodIdentity("default", uid, uid)
@@ -114,19 +115,27 @@ class ShareHistory(RuleBasedStateMachine):
         self.placer.reserve(placement)
         assignment = placement.assignment()
         if assignment is None:
+            # A plugin that picks by itself shares no node with pods that it does not know.
+            apart = {given.assignment.node for given in self.account.given.values() if GPU_RESOURCE not in given.asked}
+            full = [len(self.account.idle(node)) <= self.account.num_foreign(node) for node in NODES.keys() - apart]
+            assert asked != {GPU_RESOURCE: "1"} or all(full), "a free GPU was overlooked"
             return
         node, idle = assignment.node, self.account.idle(assignment.node)
         begun = [gpu for gpu in assignment.gpus if gpu in idle]
-        assert len(idle) - len(begun) >= self.account.num_foreign(node), "a GPU of somebody of unknown index"
+        assert len(idle) - len(begun) >= self.account.num_foreign(node), "a GPU of a pod of unknown index"
         assert len(idle) >= self.account.num_foreign(node)
         self.account.given[uid] = Given(asked, assignment, self.clock())
         for gpu in assignment.gpus:
             parts = self.account.parts(node, gpu)
             assert sum(milli for milli, _ in parts) <= 1000
-            assert sum(mib for _, mib in parts) <= MIB
+            assert sum(mib for _, mib in parts) <= T4_MIB
 
-    @rule(data=st.data(), outcome=st.sampled_from([ClaimState.BOUND, ClaimState.UNDECIDED, None]), told=st.booleans())
-    def bind(self, data: st.DataObject, outcome: ClaimState | None, told: bool) -> None:
+    @rule(
+        data=st.data(),
+        outcome=st.sampled_from([AllocationState.BOUND, AllocationState.UNDECIDED, None]),
+        told=st.booleans(),
+    )
+    def bind(self, data: st.DataObject, outcome: AllocationState | None, told: bool) -> None:
         self.forget_expired()
         waiting = [uid for uid, given in self.account.given.items() if not given.bound]
         if not waiting:
@@ -135,13 +144,13 @@ class ShareHistory(RuleBasedStateMachine):
         given = self.account.given[uid]
         claim = self.ledger.begin_binding(uid, given.assignment.node, given.assignment.holding, self.clock())
         self.ledger.end_binding(claim, outcome, self.clock())
-        given.since, given.undecided = self.clock(), outcome is ClaimState.UNDECIDED
+        given.since, given.undecided = self.clock(), outcome is AllocationState.UNDECIDED
         if outcome is None:
             del self.account.given[uid]
-        elif outcome is ClaimState.BOUND or told:
+        elif outcome is AllocationState.BOUND or told:
             given.bound = True
         if told and uid in self.account.given:
-            self.ledger.upsert_pod(given.manifest(uid), self.clock())
+            self.ledger.upsert_pod(given.pod(uid), self.clock())
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
@@ -156,11 +165,11 @@ class ShareHistory(RuleBasedStateMachine):
     def foreign(self, node: str, gpus: int) -> None:
         self.num_pods += 1
         self.account.foreign[f"f{self.num_pods}"] = node, gpus
-        self.tell_foreign(f"f{self.num_pods}", node, gpus)
+        self.report_foreign(f"f{self.num_pods}")
 
-    def tell_foreign(self, uid: str, node: str, gpus: int) -> None:
-        manifest = pod_manifest(uid, gpus, uid=uid, node=node)
-        self.ledger.upsert_pod(msgspec.convert(manifest, objects.Pod), self.clock())
+    def report_foreign(self, uid: str) -> None:
+        node, gpus = self.account.foreign[uid]
+        self.ledger.upsert_pod(pod(uid, {GPU_RESOURCE: str(gpus)}, node), self.clock())
 
     @rule(seconds=st.sampled_from([1.0, TTL_S]))
     def wait(self, seconds: float) -> None:
@@ -182,7 +191,7 @@ class ShareHistory(RuleBasedStateMachine):
             assert cluster.untracked_units[row] == self.account.num_foreign(node)
             for gpu in range(gpus):
                 parts = self.account.parts(node, gpu)
-                left = 1000 - sum(milli for milli, _ in parts), MIB - sum(mib for _, mib in parts)
+                left = 1000 - sum(milli for milli, _ in parts), T4_MIB - sum(mib for _, mib in parts)
                 expected = (0, 0) if crowded and parts else left
                 assert (cluster.gpu_free_milli[row, gpu], cluster.gpu_free_mib[row, gpu]) == expected
                 assert min(expected) >= 0
@@ -190,10 +199,9 @@ class ShareHistory(RuleBasedStateMachine):
     @invariant()
     def every_claim_is_what_was_given(self) -> None:
         for uid, given in self.account.given.items():
-            claim = self.ledger.claim(uid)
+            claim = self.ledger.allocation(uid)
             assert claim is not None
-            expected: Holding = given.assignment.holding
-            assert (claim.node, claim.holding) == (given.assignment.node, expected)
+            assert (claim.node, claim.holding) == (given.assignment.node, given.assignment.holding)
 
 
 TestShareHistory = ShareHistory.TestCase

@@ -1,4 +1,4 @@
-"""What the queue's metrics say of pods that are passed over."""
+"""The queue's metrics of skipped pods."""
 
 from extender.metrics.queueing import queue_metrics
 from extender.planning.quotas import Quotas
@@ -6,12 +6,12 @@ from tests.queueing.rigs import GATES, Rig
 
 
 def skipped(rig: Rig) -> dict[str, float]:
-    """Pods passed over, by the label `why`."""
+    """Pods skipped, by the label `why`."""
     [family] = [family for family in queue_metrics(rig.queue) if family.name == "kerf_queue_skipped"]
     return {sample.labels["why"]: sample.value for sample in family.samples}
 
 
-def test_pods_passed_over_are_counted_by_what_keeps_them() -> None:
+def test_skipped_pods_are_counted_by_reason() -> None:
     rig = Rig(quotas=Quotas({"ns": 4.0}))
     rig.node("n", 4)
     nothing = dict.fromkeys(("gang", "gate", "quota", "reservation", "room", "request", "claim", "refused", "api"), 0.0)

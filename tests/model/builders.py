@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI, Floats, Longs
-from extender.core.fragmentation import ANY_MODEL, Asks, Mix, Nodes, TypicalPod, mix_of
+from extender.core.fragmentation import ANY_MODEL, Mix, Nodes, PodClasses, TypicalPod, mix_of
 from model.engine import kernels
 from model.engine.kernels import _refresh
 from model.engine.node_scores import Learned
@@ -21,6 +21,13 @@ needs_traces = pytest.mark.skipif(
 
 SIZES = (WHOLE_MILLI, WHOLE_MILLI, 0, 100, 250, 500, 810)
 """GPU milli that random pods ask for."""
+
+
+class CutOff(bytes):
+    """The body of an answer whose connection breaks off before its end."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 1000
 
 
 def random_nodes(rng: np.random.Generator, num_nodes: int, num_slots: int = 4) -> Nodes:
@@ -39,11 +46,11 @@ def random_nodes(rng: np.random.Generator, num_nodes: int, num_slots: int = 4) -
     )
 
 
-def random_asks(rng: np.random.Generator, num_classes: int) -> Asks:
+def random_asks(rng: np.random.Generator, num_classes: int) -> PodClasses:
     """Classes with and without GPUs, shares and whole ones, some for certain models only."""
     milli = rng.choice(SIZES, num_classes)
     num = np.where(milli == WHOLE_MILLI, rng.choice([1, 1, 2, 4], num_classes), np.minimum(milli, 1))
-    return Asks(
+    return PodClasses(
         cpu_milli=rng.choice([0, 500, 4000, 11908, 24000], num_classes),
         memory_mib=rng.choice([0, 1024, 16384, 65536], num_classes),
         num_gpus=num.astype(np.int64),
@@ -55,18 +62,14 @@ def random_asks(rng: np.random.Generator, num_classes: int) -> Asks:
 def random_mix(rng: np.random.Generator, num_classes: int) -> Mix:
     """A mix of random classes."""
     asks = random_asks(rng, num_classes)
-    counts = rng.integers(1, 50, num_classes).tolist()
-    pods = [
-        TypicalPod(
-            int(asks.cpu_milli[k]), int(asks.num_gpus[k]), int(asks.gpu_milli[k]), int(asks.models[k]), counts[k]
-        )
-        for k in range(num_classes)
-    ]
-    return mix_of(pods, sum(counts) + int(rng.integers(10)))
+    counts = rng.integers(1, 50, num_classes)
+    columns = (asks.cpu_milli, asks.num_gpus, asks.gpu_milli, asks.models, counts)
+    pods = [TypicalPod(*row) for row in np.column_stack(columns).tolist()]
+    return mix_of(pods, int(counts.sum()) + int(rng.integers(10)))
 
 
 def twin_scores(
-    nodes: Nodes, asks: Asks, c: int, rank: Rank, mix: Mix, learned: Learned | None = None
+    nodes: Nodes, asks: PodClasses, c: int, rank: Rank, mix: Mix, learned: Learned | None = None
 ) -> tuple[Floats, Longs]:
     """(N,) score of a class by a compiled twin, and (N,) the GPU of a share."""
     memo = kernels.memo_of(len(asks.cpu_milli), nodes, mix)
@@ -83,18 +86,18 @@ def write_openb(
     models = ("T4", "A10", "V100")
     lines = ["sn,cpu_milli,memory_mib,gpu,model"]
     for i in range(num_nodes):
-        lines.append(f"node-{i:04d},{rng.choice([32000, 64000])},{rng.choice([131072, 262144])},"
-                     f"{rng.choice([2, 4, 8])},{rng.choice(models)}")  # fmt: skip
+        cpu, memory = rng.choice([32000, 64000]), rng.choice([131072, 262144])
+        lines.append(f"node-{i:04d},{cpu},{memory},{rng.choice([2, 4, 8])},{rng.choice(models)}")
     (directory / "openb_node_list_gpu_node.csv").write_text("\n".join(lines) + "\n")
-    lines = [
-        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
-    ]
+    columns = "cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
+    lines = [f"name,{columns}"]
     asks = random_asks(rng, num_pods)
     for i in range(num_pods):
         spec = rng.choice(["", "", "T4", "A10|V100"]) if asks.num_gpus[i] else ""
         created = int(rng.integers(0, 5000))
         started = created + int(rng.integers(0, 50))
-        lines.append(f"pod-{i:04d},{asks.cpu_milli[i]},{asks.memory_mib[i]},{asks.num_gpus[i]},{asks.gpu_milli[i]},{spec},"
-                     f"LS,Running,{created},{started + int(rng.integers(10, 3000))},{started}")  # fmt: skip
+        asked = f"{asks.cpu_milli[i]},{asks.memory_mib[i]},{asks.num_gpus[i]},{asks.gpu_milli[i]},{spec}"
+        ended = started + int(rng.integers(10, 3000))
+        lines.append(f"pod-{i:04d},{asked},LS,Running,{created},{ended},{started}")
     (directory / f"openb_pod_list_{trace}.csv").write_text("\n".join(lines) + "\n")
     return directory

@@ -9,7 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.api.processes import Server, demo
+from tests.changes import PAGE
 from tests.page.conftest import Opener
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 expect.set_options(timeout=30_000)  # ms; a busy machine is no fault
 AS_OF = r"As of \d\d:\d\d:\d\d, \d+ s ago: "

@@ -5,8 +5,11 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.changes import PAGE
 from tests.install.test_alerts import LINKS
 from tests.page.conftest import Opener
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 expect.set_options(timeout=30_000)  # ms; a busy machine is no fault
 

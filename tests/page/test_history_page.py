@@ -8,9 +8,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 from model.evaluation.history_pages import page
+from tests.changes import PAGE
 from tests.model.evaluation.test_history_pages import past_of, report_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(of=PAGE)]
 
 
 @pytest.fixture(scope="module")

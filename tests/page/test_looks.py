@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.api import bodies
 from tests.api.bodies import pod
 from tests.api.processes import Server, demo
+from tests.changes import PAGE
 from tests.page.conftest import Opener
 from tests.page.test_page import colours, post, theme
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 
 def test_slices_shares_mig_and_reservations(open_page: Opener, tmp_path: Path) -> None:
@@ -32,7 +36,7 @@ def test_slices_shares_mig_and_reservations(open_page: Opener, tmp_path: Path) -
         post(server, "filter", bodies.args(pod("train", 2), ["whole"]))  # decided, not bound
         expect(legend).to_contain_text("reserved")
         page.get_by_role("tab", name="Table").click()
-        table = page.get_by_role("table", name="Nodes, and")
+        table = page.get_by_role("table", name="Nodes, with")
         expect(table.get_by_role("row", name="whole")).to_contain_text("2 GPUs reserved")
-        expect(table.get_by_role("row", name="slices")).to_contain_text("4 time slices a GPU")
+        expect(table.get_by_role("row", name="slices")).to_contain_text("4 time slices per GPU")
         expect(table.get_by_role("row", name="mig")).to_contain_text("1 of 4 MIG 1g.5gb free, 2 of 2 MIG 3g.20gb free")

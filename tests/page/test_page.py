@@ -14,9 +14,12 @@ from extender.ranking import files
 from tests.api import bodies
 from tests.api.bodies import Manifest
 from tests.api.processes import Server, demo, request
+from tests.changes import PAGE
 from tests.controlplane import wait_until
 from tests.core.learning import only
 from tests.page.conftest import Opener
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 NODES = [item["metadata"]["name"] for item in sample_cluster() if item["kind"] == "Node"]
 expect.set_options(timeout=30_000)  # ms; a busy machine is no fault
@@ -61,6 +64,7 @@ def theme(page: Page, *names: str) -> set[str]:
     return {page.evaluate(f"{style}.getPropertyValue('--{name}').trim()") for name in names}
 
 
+@pytest.mark.verdict
 def test_the_map_and_the_table_show_every_node(open_page: Opener) -> None:
     page = open_page()
     expect(page.get_by_role("status").first).to_have_text("ready")
@@ -70,7 +74,7 @@ def test_the_map_and_the_table_show_every_node(open_page: Opener) -> None:
     assert colours(page) >= theme(page, "free", "booked", "used", "fragment", "over")
     assert not colours(page) & theme(page, "error")
     page.get_by_role("tab", name="Table").click()
-    table = page.get_by_role("table", name="Nodes, and what is booked and used of their GPUs")
+    table = page.get_by_role("table", name="Nodes, with bookings and load of their GPUs")
     expect(table.get_by_role("rowheader")).to_have_count(len(NODES))
     assert set(table.get_by_role("rowheader").all_inner_texts()) == set(NODES)
     expect(table.get_by_role("row", name="cpu-0")).to_contain_text("no GPUs")
@@ -81,7 +85,7 @@ def test_the_table_is_sorted_and_searched(open_page: Opener) -> None:
     page = open_page()
     page.get_by_role("tab", name="Table").click()
     page.get_by_role("searchbox", name="Find nodes").fill("H100")
-    table = page.get_by_role("table", name="Nodes, and")
+    table = page.get_by_role("table", name="Nodes, with")
     expect(table.get_by_role("rowheader")).to_have_count(6)
     table.get_by_role("button", name="Booked").click()
     table.get_by_role("button", name="Booked").click()
@@ -91,6 +95,7 @@ def test_the_table_is_sorted_and_searched(open_page: Opener) -> None:
     expect(page.locator("#map h3")).to_have_count(1)
 
 
+@pytest.mark.verdict
 def test_a_booking_appears_without_a_reload(open_page: Opener, server: Server) -> None:
     page = open_page()
     heading = page.locator("#map h3").first
@@ -128,6 +133,7 @@ def test_what_is_reserved_is_told_beside_what_is_booked(open_page: Opener, serve
     expect(page.get_by_text(re.compile(r"^t4.*booked, 2 reserved"))).to_be_visible()
 
 
+@pytest.mark.verdict
 def test_a_pending_pod_is_explained_by_keyboard(open_page: Opener, server: Server) -> None:
     page = open_page()
     post(server, "filter", bodies.args(pod("train-9", 9), ["a100-0", "a100-1", "t4-0", "cpu-0"]))
@@ -246,7 +252,7 @@ def test_what_if_of_manifests_that_are_pasted_or_opened(open_page: Opener) -> No
     text.fill(JOBS)
     card.get_by_role("button", name="Run").click()
     expect(text).to_have_accessible_description(
-        "document 3, line 12 (Job <b>never</b>): metadata.name: '<b>never</b>' is no name"
+        "document 3, line 12 (Job <b>never</b>): metadata.name: '<b>never</b>' is not a valid name"
     )
     selected = text.evaluate("box => box.value.slice(box.selectionStart, box.selectionEnd)")
     assert selected == "metadata: {name: <b>never</b>}", "the line that is at fault"
@@ -257,7 +263,7 @@ def test_what_if_of_manifests_that_are_pasted_or_opened(open_page: Opener) -> No
     fits, never = (told.get_by_role("region", name=f"Job default/{name}") for name in ("fits", "never"))
     expect(fits).to_contain_text(re.compile(r"2 of 2 pods.*: fits-0"))
     expect(never).to_contain_text("0 of 1 podpending: 1 × needs 99 GPUs, best node: 8 installed")
-    expect(told).to_contain_text("left out, as they make no pods: Service front")
+    expect(told).to_contain_text("left out, as they create no pods: Service front")
     expect(told.get_by_role("button", name="Make room")).to_have_count(0)  # no move makes room for 99 GPUs
 
 
@@ -288,7 +294,7 @@ def test_room_is_asked_for_beside_a_pending_pod(open_page: Opener, server: Serve
     page = open_page()
     page.get_by_role("link", name="Make room for default/train-1").first.click()
     dialog = page.get_by_role("dialog", name="Make room for default/train-1")
-    expect(dialog).to_contain_text("there is room as it is", timeout=60_000)
+    expect(dialog).to_contain_text("there is room already", timeout=60_000)
     expect(dialog).to_contain_text("default/train-1 then goes to ")
 
 
@@ -298,7 +304,7 @@ def test_the_moves_that_would_make_room_are_shown(open_page: Opener, server: Ser
     dialog = page.get_by_role("dialog", name="Make room for default/train-2")
     costs = re.compile(r"1 pod would have to move, which loses 3\d\.\d GPU hours of work")  # more with each minute
     expect(dialog).to_contain_text(costs, timeout=60_000)
-    row = dialog.get_by_role("table", name="Moves, in their order").get_by_role("row").nth(1)
+    row = dialog.get_by_role("table", name="Moves, in order").get_by_role("row").nth(1)
     expect(row).to_contain_text(re.compile(r"^default/job-\d+h100-\d"))
     expect(dialog).to_contain_text(re.compile(r"default/train-2 then goes to h100-\d"))
 
@@ -320,9 +326,10 @@ def test_moves_that_would_help_are_told_above_the_pending_pods(open_page: Opener
         sections,
     )
     told = f"{WITH_MARKUP} would fit if 2 pods moved, which loses 1.5 GPU hours of work."
-    assert shown == f"{told} Not done by itself: it only tells."
+    assert shown == f"{told} Not done automatically: it only tells."
 
 
+@pytest.mark.verdict
 def test_what_pods_say_is_text(open_page: Opener, server: Server) -> None:
     page = open_page()
     ran: list[str] = []
@@ -396,7 +403,7 @@ def test_accessibility_rules_hold(open_page: Opener, server: Server, scheme: str
     card.get_by_role("tab", name="YAML").click()
     card.get_by_label("Manifests").fill(JOBS)
     card.get_by_role("button", name="Run").click()
-    expect(card).to_contain_text("is no name")
+    expect(card).to_contain_text("is not a valid name")
     check(page)
     card.get_by_label("Manifests").fill(JOBS.replace("<b>never</b>", "never"))
     card.get_by_role("button", name="Run").click()
@@ -425,7 +432,7 @@ def test_a_learned_rank_is_told_of(open_page: Opener, tmp_path: Path) -> None:
         page.get_by_role("link", name="default/train-0", exact=True).click()
         dialog = page.get_by_role("dialog", name="default/train-0")
         dialog.get_by_text("Details", exact=True).click()
-        expect(dialog.get_by_role("table", name="Features of the node, and what each moved")).to_contain_text(
+        expect(dialog.get_by_role("table", name="Features of the node, and what each adds")).to_contain_text(
             "node_idle"
         )
 
@@ -459,7 +466,7 @@ def test_five_thousand_nodes(open_page: Opener, tmp_path: Path, capsys: pytest.C
         page.keyboard.press("End")
         expect(page.locator("#map-node")).to_contain_text("n-4999: ")
         page.get_by_role("tab", name="Table").click()
-        expect(page.get_by_role("table", name="Nodes, and").get_by_role("rowheader")).to_have_count(50)
+        expect(page.get_by_role("table", name="Nodes, with").get_by_role("rowheader")).to_have_count(50)
         expect(page.locator("#cluster .pager")).to_contain_text("5,000 nodes, page 1 of 100")
         page.evaluate("location.hash = '#workloads?by=pod'")
         expect(page.locator("#workloads .pager")).to_contain_text("5,000 pods, page 1 of 100")

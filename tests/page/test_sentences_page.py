@@ -2,12 +2,16 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.api import bodies
 from tests.api.processes import Server
+from tests.changes import PAGE
 from tests.page.conftest import Opener
 from tests.page.test_page import WITH_MARKUP, pod, post
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 
 def test_a_pending_pods_drawer_reads_sentence_remedies_then_details(open_page: Opener, server: Server) -> None:

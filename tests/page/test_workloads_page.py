@@ -9,8 +9,11 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.api import bodies
 from tests.api.processes import Server
+from tests.changes import PAGE
 from tests.page.conftest import Opener
 from tests.page.test_page import WITH_MARKUP, check, pod, post
+
+pytestmark = pytest.mark.nightly(of=PAGE)
 
 At = Callable[..., Page]
 FIELD = "Search pods, owners, namespaces, nodes and GPU models"
@@ -41,9 +44,9 @@ def names(page: Page) -> list[str]:
 
 def test_owners_are_listed_and_unfold_to_their_pods(at: At) -> None:
     page = at("#workloads")
-    expect(page.locator("#workloads .count")).to_have_text(re.compile(r"^\d+ pods, [\d.]+ GPUs booked, \d+ asked for"))
+    expect(page.locator("#workloads .count")).to_have_text(re.compile(r"^\d+ pods, [\d.]+ GPUs booked, \d+ requested"))
     group = rows(page).filter(has=page.get_by_role("link", name="Pods of Pod/train in default"))
-    expect(group).to_contain_text(re.compile(r"3 pending.*18 asked"))
+    expect(group).to_contain_text(re.compile(r"3 pending.*18 requested"))
     toggle = group.get_by_role("button")
     expect(toggle).to_have_attribute("aria-expanded", "false")
     toggle.press("Enter")
@@ -85,7 +88,7 @@ def test_pods_are_filtered_sorted_and_paged_and_the_address_says_so(at: At) -> N
 
 def test_a_namespace_is_chosen_and_what_is_chosen_by_address_can_be_taken_back(at: At) -> None:
     page = at("#workloads?owner=Pod/train&by=pod&namespace=nowhere")
-    expect(page.locator("#workloads")).to_contain_text("No such pod has GPUs or asks for some.")
+    expect(page.locator("#workloads")).to_contain_text("No matching pod has or requests GPUs.")
     page.get_by_role("combobox", name="Namespace of workloads").select_option("default")
     expect(rows(page)).to_have_count(3)
     page.get_by_role("button", name="Without owner Pod/train").click()
@@ -98,7 +101,7 @@ def test_a_namespace_is_chosen_and_what_is_chosen_by_address_can_be_taken_back(a
 
 def test_what_an_address_can_not_ask_for_is_left_out(at: At) -> None:
     page = at("#workloads?by=luck&sort=%00&state=dead&limit=9&namespace=" + "n" * 500)
-    expect(page.locator("#workloads")).to_contain_text("No such pod has GPUs or asks for some.")
+    expect(page.locator("#workloads")).to_contain_text("No matching pod has or requests GPUs.")
     at("#pod/%")
     at("#workloads?%")
 
@@ -229,9 +232,9 @@ def test_results_are_links_by_kind(at: At) -> None:
     expect(rows(page).first).to_contain_text("v100-sxm2-32gb")
     expect(page.locator("#workloads .count")).to_contain_text("14 GPUs booked")
     field.fill("no-such-thing")
-    expect(found).to_contain_text("Nothing has this in its name.")
+    expect(found).to_contain_text("No name contains this text.")
     field.press("Enter")
-    expect(page.locator("#workloads")).to_contain_text("No such pod has GPUs or asks for some.")
+    expect(page.locator("#workloads")).to_contain_text("No matching pod has or requests GPUs.")
 
 
 def test_a_slash_that_is_typed_stays_where_it_is_typed(at: At) -> None:
@@ -295,7 +298,7 @@ def test_what_an_address_can_not_ask_for_is_told(at: At) -> None:
     page = at("#workloads?by=pod&state=foo")
     count = page.locator("#workloads .count.fault")
     expect(count).to_have_text(
-        'state: "foo" is none of running, starting, ending, held, placing, pending, gated; shown without it'
+        'state: "foo" is not one of running, starting, ending, held, placing, pending, gated; it is ignored'
     )
     expect(rows(page)).to_have_count(50)
     page.get_by_role("group", name="State of workloads").get_by_role("button", name="pending").click()

@@ -1,4 +1,4 @@
-"""The page of a part, as its tests hold it to what the part does."""
+"""Compares a part's page with its routes and metrics."""
 
 import re
 
@@ -12,21 +12,21 @@ _METRIC = re.compile(r"`(kerf_\w+)`")
 
 
 def page_of(name: str) -> str:
-    """Of docs/parts."""
+    """The text of a part's page."""
     return (DOCS / "parts" / f"{name}.md").read_text()
 
 
 def paths_of_parts() -> set[str]:
-    """The routes that parts add, by their pages."""
+    """The routes of all parts, as on their pages."""
     return {path for page in DOCS.glob("parts/*.md") for path in _ROUTE.findall(page.read_text())}
 
 
 def metrics_of(kerf: Kerf) -> set[str]:
-    """The names of all that it serves, as Prometheus has them."""
+    """Names of the metrics that a Kerf serves."""
     families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
     return {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
 
 
 def assert_its_metrics_are_on_its_page(name: str, without: Kerf, kerf: Kerf) -> None:
-    """What a Kerf with the part serves and one without does not is what the page has, and nothing else."""
+    """Assert that the page names exactly the metrics that the part adds."""
     assert set(_METRIC.findall(page_of(name))) == metrics_of(kerf) - metrics_of(without)

@@ -1,4 +1,4 @@
-"""Kerf without its parts: the folder, the line and the tests of each are taken away, and the rest works."""
+"""Kerf works after a part's folder, line and tests are removed."""
 
 import json
 import os
@@ -20,12 +20,14 @@ from tests.api import bodies
 from tests.docs.pages import ROOT, tracked
 
 UNIT_S = 3600.0
-"""For which the tests of the rest may take, on a machine that does something else too."""
+"""Time limit of the other tests, on a busy machine."""
+TESTED_WITH = {"what_if": ("missing",)}
+"""By part: parts that can't be enabled without it. Their tests are removed too, but not their code."""
 ANSWERS_WITHIN_S = 60.0
 
 
 class Checkout:
-    """A copy of this checkout from which parts are taken away."""
+    """A copy of this checkout without some parts."""
 
     def __init__(self, folder: Path, without: Sequence[str]) -> None:
         self.folder = folder
@@ -34,9 +36,11 @@ class Checkout:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)
         listed = folder / "extender" / "parts" / "__init__.py"
+        tested_with = (other for name in without for other in TESTED_WITH.get(name, ()))
+        for name in {*without, *tested_with}:
+            shutil.rmtree(folder / "tests" / "parts" / name)
         for name in without:
             shutil.rmtree(listed.parent / name)
-            shutil.rmtree(folder / "tests" / "parts" / name)
             lines = listed.read_text().splitlines(keepends=True)
             kept = [line for line in lines if f'"{name}"' not in line]
             assert len(kept) == len(lines) - 1, f"a part is one line of {listed.name}"
@@ -45,12 +49,12 @@ class Checkout:
         self._environment = {**os.environ, "PYTHONPATH": str(folder)}
 
     def start(self, *command: str, log: IO[str]) -> "subprocess.Popen[str]":
-        """Start Python there; what it says goes to a log."""
+        """Start Python there, with its output in a log."""
         python = [sys.executable, *command]
         return subprocess.Popen(python, cwd=self.folder, env=self._environment, text=True, stdout=log, stderr=log)
 
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """Run Python there, to its end."""
+        """Run Python there until it ends."""
         return subprocess.run(
             [sys.executable, *command],
             cwd=self.folder,
@@ -67,7 +71,10 @@ class Checkout:
     "without",
     [
         pytest.param(NAMES, id="all"),
-        *(pytest.param((name,), id=name, marks=pytest.mark.nightly(of=(f"extender/parts/{name}/",))) for name in NAMES),
+        *(
+            pytest.param((name,), id=name, marks=pytest.mark.nightly(of=("extender/parts/__init__.py",)))
+            for name in NAMES
+        ),
     ],
 )
 def test_kerf_works_without(without: Sequence[str], tmp_path: Path) -> None:
@@ -96,7 +103,7 @@ def the_demo_answers(checkout: Checkout) -> None:
 
 
 def asked(port: int, path: str, demo: "subprocess.Popen[str]", said: Path, body: bytes | None = None) -> Any:
-    """What it answers, once it is there."""
+    """The answer, once the demo accepts connections."""
     until = time.monotonic() + ANSWERS_WITHIN_S
     while True:
         try:
@@ -110,7 +117,7 @@ def asked(port: int, path: str, demo: "subprocess.Popen[str]", said: Path, body:
 
 
 def the_other_tests_pass(checkout: Checkout) -> None:
-    """`make test-unit`, without what it is made by."""
+    """Runs the tests of `make test-unit`."""
     makefile = (checkout.folder / "Makefile").read_text().partition("UNIT := $(addprefix tests/,")[2].partition(")")[0]
     folders = [f"tests/{name}" for name in makefile.replace("\\\n", " ").split()]
     quick = ("-q", "-p", "no:cacheprovider", "--hypothesis-profile", "quick")

@@ -1,4 +1,4 @@
-"""Slow, plain twins of what the queue works out by arrays."""
+"""Slow, plain versions of what the queue computes with arrays."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,4 @@
-"""What a plan's copy of the cluster counts: room for pods with and without GPUs, what is put and taken off, why not.
-
-Figures are worked out by hand from nodes of a few CPU, MiB and GPUs.
-"""
+"""A plan's working copy of the cluster: room for pods with and without GPUs, adding and removing them, reasons."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,12 +14,13 @@ from extender.core.resources.requests import GpuRequest
 from extender.planning.plan_state import PlanState, free_units, state_after
 from extender.planning.planners import PLANNERS
 from extender.planning.planners.problem import plan_of
-from extender.planning.plans import Plan, PlanPod, View
-from tests.core.builders import NodeState, cluster_of, node
-from tests.queueing.builders import A100, gpu_pod, gpu_view, plain_view, reasons, view_of
+from extender.planning.plans import Plan, PlanPod, Quality, View
+from tests.core.builders import cluster_of, node
+from tests.queueing.builders import A100, gpu_pod, gpu_view, reasons, view_of
 
+SLICES = GpuUnit.REPLICA_AS_GPU
 Sizes = tuple[int, int, int, int]
-"""Allocatable CPU and memory of a node, then what of them is free."""
+"""A node's allocatable CPU and memory, then its free CPU and memory."""
 
 
 def plain(*nodes: Sizes, gpus: Sequence[int] = ()) -> View:
@@ -35,112 +33,69 @@ def plain(*nodes: Sizes, gpus: Sequence[int] = ()) -> View:
 
 def sliced_view() -> View:
     """A node whose plugin gives time slices under the name of GPUs: 2 GPUs of 4 slices."""
-    return view_of({"s": node(*[(A100, 40_960)] * 2, unit=GpuUnit.REPLICA_AS_GPU, units_per_gpu=4)})
+    return view_of({"s": node(*[(A100, 40_960)] * 2, unit=SLICES, units_per_gpu=4)})
 
 
 def greedy(view: View, *pods: PlanPod) -> Plan:
     return PLANNERS["greedy"].make(view, pods)
 
 
-@pytest.mark.parametrize(
-    ("view", "pod", "expected"),
-    [
-        pytest.param(
-            plain((8000, 8000, 1000, 1000), (8000, 8000, 8000, 8000), gpus=[0]),
-            PlanPod("p", 1000, 1000),
-            1,
-            id="an empty node without GPUs before one with GPUs that it would fill",
-        ),
-        pytest.param(
-            plain((64_000, 8000, 8000, 8000), (8000, 8000, 8000, 8000)),
-            PlanPod("p", 1000),
-            0,
-            id="7 of 64 CPU left before 7 of 8",
-        ),
-        pytest.param(
-            plain((10_000, 8000, 8000, 8000), (4000, 8000, 3100, 8000)),
-            PlanPod("p", 3000),
-            1,
-            id="a fortieth of the CPU left before a half",
-        ),
-        pytest.param(
-            plain((8000, 64_000, 8000, 8000), (8000, 8000, 8000, 8000)),
-            PlanPod("p", 0, 1000),
-            0,
-            id="7 of 64 GB left before 7 of 8",
-        ),
-        pytest.param(
-            plain((8000, 10_000, 8000, 8000), (8000, 4000, 8000, 3100)),
-            PlanPod("p", 0, 3000),
-            1,
-            id="a fortieth of the memory left before a half",
-        ),
-        pytest.param(
-            plain((8000, 8000, 4000, 8000), (8000, 8000, 6000, 4000)),
-            PlanPod("p", 1000, 1000),
-            1,
-            id="5 of 8 CPU and 3 of 8 GB left before 3 and 7",
-        ),
-    ],
-)
-def test_a_pod_without_gpus_goes_where_least_is_left(view: View, pod: PlanPod, expected: int) -> None:
-    assert PlanState(view, [pod]).best_row(0) == expected
+def test_a_pod_without_gpus_goes_where_least_is_left() -> None:
+    for view, pod, expected in (
+        (plain((8000, 8000, 1000, 1000), (8000, 8000, 8000, 8000), gpus=[0]), PlanPod("p", 1000, 1000), 1),
+        (plain((64_000, 8000, 8000, 8000), (8000, 8000, 8000, 8000)), PlanPod("p", 1000), 0),  # 7 of 64 before 7 of 8
+        (plain((10_000, 8000, 8000, 8000), (4000, 8000, 3100, 8000)), PlanPod("p", 3000), 1),  # 0.1 of 4 before 5 of 10
+        (plain((8000, 64_000, 8000, 8000), (8000, 8000, 8000, 8000)), PlanPod("p", 0, 1000), 0),
+        (plain((8000, 10_000, 8000, 8000), (8000, 4000, 8000, 3100)), PlanPod("p", 0, 3000), 1),
+        (plain((8000, 8000, 4000, 8000), (8000, 8000, 6000, 4000)), PlanPod("p", 1000, 1000), 1),  # 5 + 3 before 3 + 7
+    ):
+        assert PlanState(view, [pod]).best_row(0) == expected, pod
 
 
 def beside_gpus(*cpu_free_milli: int, others: int = 0) -> View:
-    """Nodes of 4 GPUs of which 4, 1 and 1 are free, then `others` without any, with so much of 64 CPU free."""
+    """Nodes of 4 GPUs of which 4, 1 and 1 are free, then `others` without any, by their free CPU of 64."""
     states = {f"n{row}": node(*[(A100, 40_960)] * 4, held=range(held)) for row, held in enumerate((0, 3, 3))}
     view = view_of(states | {f"other{number}": node() for number in range(others)})
     return replace(view, cpu_free_milli=np.array(cpu_free_milli, np.int64))
 
 
-@pytest.mark.parametrize(
-    ("view", "policy", "expected"),
-    [
-        pytest.param(beside_gpus(4000, 64_000, 32_000), "tightest", 2, id="fewest free GPUs, then least CPU left"),
-        pytest.param(beside_gpus(4000, 64_000, 1000), "tightest", 1, id="of the nodes that have room"),
-        pytest.param(beside_gpus(4000, 64_000, 32_000, 64_000, others=1), "freest", 3, id="a node without GPUs"),
-        pytest.param(beside_gpus(4000, 64_000, 32_000, 1000, others=1), "tightest", 2, id="that one has no room"),
-        pytest.param(beside_gpus(64_000, 4000, 32_000), "spread", 1, id="a policy that knows no such pods: least CPU"),
-    ],
-)
-def test_a_pod_without_gpus_goes_where_those_who_ask_for_them_lose_least(
-    view: View, policy: str, expected: int
-) -> None:
+def test_a_pod_without_gpus_goes_where_gpu_pods_lose_least() -> None:
     freest = Policy("freest", lambda cluster, request, rows, fit: fit.free_units.astype(float), "", without_gpus=True)
-    view = replace(view, policies={**view.policies, "freest": freest})
-    assert PlanState(view, [PlanPod("p", 2000, policy=policy)]).best_row(0) == expected
+    for view, policy, expected in (
+        (beside_gpus(4000, 64_000, 32_000), "tightest", 2),  # fewest free GPUs, then least CPU left
+        (beside_gpus(4000, 64_000, 1000), "tightest", 1),
+        (beside_gpus(4000, 64_000, 32_000, 64_000, others=1), "freest", 3),  # a node without GPUs
+        (beside_gpus(4000, 64_000, 32_000, 1000, others=1), "tightest", 2),  # unless it has no room
+        (beside_gpus(64_000, 4000, 32_000), "spread", 1),  # a policy that ranks no such pods: least CPU
+    ):
+        state = PlanState(
+            replace(view, policies={**view.policies, "freest": freest}), [PlanPod("p", 2000, policy=policy)]
+        )
+        assert state.best_row(0) == expected
 
 
 def test_what_pods_without_gpus_take_counts_for_those_that_follow() -> None:
-    """The node with the fewest free GPUs has 2 CPU: the first takes them."""
     assert greedy(beside_gpus(64_000, 2000, 1000), PlanPod("a", 2000), PlanPod("b", 2000)).rows == (1, 0)
 
 
-def test_of_equal_nodes_the_first_by_name_is_taken() -> None:
+def test_ties_break_by_node_name() -> None:
     for state in (node(), node((A100, 40_960))):
         view = view_of({"b": state, "a": state, "c": state})
         pod = gpu_pod("p") if state.offer.gpus else PlanPod("p", 1000)
         assert PlanState(view, [pod]).best_row(0) == 1
 
 
-@pytest.mark.parametrize("gpus", [None, GpuRequest(1)], ids=["without GPUs", "with GPUs"])
-@pytest.mark.parametrize(
-    ("cpu_milli", "memory_mib", "slots", "placed"),
-    [
-        pytest.param(4000, 10, 110, 2, id="CPU for two"),
-        pytest.param(10, 8192, 110, 2, id="memory for two"),
-        pytest.param(10, 10, 3, 3, id="the kubelet takes three more"),
-        pytest.param(10, 10, 1, 1, id="the kubelet takes one more"),
-        pytest.param(10, 10, 0, 0, id="the kubelet takes no more"),
-    ],
-)
-def test_each_pod_of_a_plan_takes_its_part_of_the_node(
-    gpus: GpuRequest | None, cpu_milli: int, memory_mib: int, slots: int, placed: int
-) -> None:
-    view = view_of({"n": node(*[(A100, 40_960)] * 8)}, cpu_milli=8000, memory_mib=16_384, pods=slots)
-    pods = [PlanPod(f"p{number}", cpu_milli, memory_mib, gpus) for number in range(5)]
-    assert greedy(view, *pods).rows == (0,) * placed + (-1,) * (5 - placed)
+def test_each_pod_of_a_plan_takes_its_part_of_the_node() -> None:
+    for cpu_milli, memory_mib, slots, placed in (
+        (4000, 10, 110, 2),
+        (10, 8192, 110, 2),
+        (10, 10, 3, 3),
+        (10, 10, 0, 0),
+    ):
+        view = view_of({"n": node(*[(A100, 40_960)] * 8)}, cpu_milli=8000, memory_mib=16_384, pods=slots)
+        for gpus in (None, GpuRequest(1)):
+            pods = [PlanPod(f"p{number}", cpu_milli, memory_mib, gpus) for number in range(5)]
+            assert greedy(view, *pods).rows == (0,) * placed + (-1,) * (5 - placed)
 
 
 def test_a_pod_taken_off_again_leaves_the_room_that_it_had() -> None:
@@ -160,29 +115,19 @@ def test_time_slices_count_as_gpus_of_a_plan() -> None:
     assert plan.rows == (0, 0)
     state = state_after(sliced_view(), plan)
     assert (state.num_gpus(0), state.num_gpus(1)) == (3, 1)
-    quality = state.quality(np.ones(2))
-    assert (quality.gpus, quality.fragments) == (3, 5 / 8)  # 5 of 8 slices are free on a node in use
+    # 5 of 8 slices are free on a node in use.
+    assert state.quality(np.array([1.0, 2.0])) == Quality(2, 3.0, gpus=3, nodes=1, fragments=5 / 8)
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        pytest.param({"n": node(*[(A100, 40_960)] * 3, held=[0])}, [2], id="whole GPUs that nobody holds"),
-        pytest.param({"n": node(*[(A100, 40_960)] * 3, held=[0, 1, 2])}, [0], id="none"),
-        pytest.param({"n": node(*[(A100, 40_960)] * 3, held=[0], untracked=1)}, [1], id="less one of unknown index"),
-        pytest.param({"n": node(*[(A100, 40_960)] * 3, held=[0, 1], untracked=2)}, [0], id="never less than none"),
-        pytest.param(
-            {
-                "s": node(*[(A100, 40_960)] * 2, unit=GpuUnit.REPLICA_AS_GPU, units_per_gpu=4, untracked=3),
-                "w": node((A100, 40_960)),
-            },
-            [5, 1],
-            id="time slices",
-        ),
-    ],
-)
-def test_free_units_are_what_may_be_given(states: dict[str, NodeState], expected: list[int]) -> None:
-    assert free_units(cluster_of(states)).tolist() == expected
+def test_free_units_are_those_that_pods_may_get() -> None:
+    whole, slices = [(A100, 40_960)] * 3, node(*[(A100, 40_960)] * 2, unit=SLICES, units_per_gpu=4, untracked=3)
+    for states, expected in (
+        ({"n": node(*whole, held=[0])}, [2]),
+        ({"n": node(*whole, held=[0], untracked=1)}, [1]),
+        ({"n": node(*whole, held=[0, 1], untracked=2)}, [0]),
+        ({"s": slices, "w": node((A100, 40_960))}, [5, 1]),
+    ):
+        assert free_units(cluster_of(states)).tolist() == expected
 
 
 def test_a_single_free_gpu_of_a_node_is_a_fragment() -> None:
@@ -218,30 +163,19 @@ BUSY = replace(NODES, cpu_free_milli=np.array([500, 500]), memory_free_mib=np.ar
 SOME = replace(NODES, allowed=np.array([[True, True], [True, False], [False, False]]))
 
 
-@pytest.mark.parametrize(
-    ("view", "pod", "expected"),
-    [
-        pytest.param(NODES, PlanPod("p", 9500, 10), "needs 9.5 CPU and 10 MiB, no node has that much", id="CPU"),
-        pytest.param(NODES, PlanPod("p", 1, 9000), "needs 0.001 CPU and 9000 MiB, no node has that much", id="memory"),
-        pytest.param(
-            NODES, PlanPod("p", 5000, 5000), "needs 5 CPU and 5000 MiB, no node has that much", id="no node has both"
-        ),
-        pytest.param(
-            BUSY, PlanPod("p", 8000, 10), "needs 8 CPU and 10 MiB, no node has that much free", id="all of the CPU"
-        ),
-        pytest.param(
-            BUSY, PlanPod("p", 10, 8192), "needs 0.01 CPU and 8192 MiB, no node has that much free", id="all memory"
-        ),
-        pytest.param(
-            SOME, PlanPod("p", 8000, 10, kind=1), "needs 8 CPU and 10 MiB, no node has that much", id="none it may use"
-        ),
-        pytest.param(SOME, PlanPod("p", 1, 1, kind=2), "no node matches its selector and tolerations", id="forbidden"),
-        pytest.param(NODES, PlanPod("p", 1, 1), "left out by the planner", id="room is left"),
-        pytest.param(NODES, PlanPod("p", 1, 1, gang="g"), "its gang g does not fit as a whole", id="room for a part"),
-    ],
-)
-def test_why_a_pod_gets_no_node(view: View, pod: PlanPod, expected: str) -> None:
-    assert reasons(plan_of(view, [pod], [-1], "by hand")) == {0: expected}
+def test_why_a_pod_gets_no_node() -> None:
+    for view, pod, expected in (
+        (NODES, PlanPod("p", 9500, 10), "needs 9.5 CPU and 10 MiB, no node has that much"),
+        (NODES, PlanPod("p", 1, 9000), "needs 0.001 CPU and 9000 MiB, no node has that much"),
+        (NODES, PlanPod("p", 5000, 5000), "needs 5 CPU and 5000 MiB, no node has that much"),  # no node has both
+        (BUSY, PlanPod("p", 8000, 10), "needs 8 CPU and 10 MiB, no node has that much free"),
+        (BUSY, PlanPod("p", 10, 8192), "needs 0.01 CPU and 8192 MiB, no node has that much free"),
+        (SOME, PlanPod("p", 8000, 10, kind=1), "needs 8 CPU and 10 MiB, no node has that much"),
+        (SOME, PlanPod("p", 1, 1, kind=2), "no node matches its selector and tolerations"),
+        (NODES, PlanPod("p", 1, 1), "left out by the planner"),
+        (NODES, PlanPod("p", 1, 1, gang="g"), "its gang g does not fit as a whole"),
+    ):
+        assert reasons(plan_of(view, [pod], [-1], "test")) == {0: expected}
 
 
 def test_the_nearest_miss_is_told_of_the_nodes_that_a_pod_may_use() -> None:
@@ -253,8 +187,3 @@ def test_the_nearest_miss_is_told_of_the_nodes_that_a_pod_may_use() -> None:
         1: "needs 2 GPUs, best node: 1 installed",
         2: "needs 2 GPUs, no GPUs here",
     }
-
-
-def test_what_was_left_out_of_a_full_plan_is_told_as_busy() -> None:
-    plan = greedy(plain_view(1, 8000, 16_384), *(PlanPod(f"p{number}", 8000, 1024) for number in range(2)))
-    assert reasons(plan) == {1: "needs 8 CPU and 1024 MiB, no node has that much free"}

@@ -1,43 +1,33 @@
-"""Q-learning: what each parameter is for, what a walk learns, and which of the walks becomes the plan."""
+"""Q-learning: what an episode learns, and which of the episodes becomes the plan."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from extender.planning.planners import PLANNERS
 from extender.planning.planners.problem import problem_of
 from extender.planning.planners.q_learning import QLearning, _Episodes
-from extender.planning.plans import PlanError, PlanPod, View
+from extender.planning.plans import PlanPod, View
 from tests.core.builders import node
 from tests.queueing.builders import plain_view, view_of
 
 SEEDS = range(10)
 
-# The walk along an empty table places 3 of these, one node and then the other; 4 fit.
-
-TABLE = plain_view(2, 8000, 8000)
-TABLE_PODS = [
-    PlanPod(f"p{number}", 1000 * cpu, 1000 * memory)
-    for number, (cpu, memory) in enumerate([(5, 4), (5, 4), (3, 2), (4, 5), (5, 1), (4, 3), (5, 4)])
-]
-
-
-def learned(parameters: QLearning) -> list[int]:
-    """How many pods are placed, by seed."""
-    return [parameters.make(TABLE, TABLE_PODS, seed).num_placed for seed in range(3)]
-
 
 @pytest.mark.slow
-def test_q_learning_finds_what_an_empty_table_does_not() -> None:
-    assert PLANNERS["exact"].make(TABLE, TABLE_PODS).num_placed == 4
-    assert learned(QLearning()) == [4, 4, 4]
+def test_it_finds_what_an_untaught_table_and_fewer_parameters_miss() -> None:
+    sizes = [(5, 4), (5, 4), (3, 2), (4, 5), (5, 1), (4, 3), (5, 4)]
+    pods = [PlanPod(f"p{number}", 1000 * cpu, 1000 * memory) for number, (cpu, memory) in enumerate(sizes)]
+    view = plain_view(2, 8000, 8000)
 
+    def found(**without: float) -> list[int]:
+        planner = replace(QLearning(), **without)  # type: ignore[arg-type]
+        return [planner.make(view, pods, seed).num_placed for seed in range(3)]
 
-@pytest.mark.slow
-@pytest.mark.parametrize("without", ["episodes", "alpha", "epsilon"])
-def test_q_learning_misses_it_without_each_parameter(without: str) -> None:
-    assert min(learned(replace(QLearning(), **{without: 0}))) < 4
+    assert found() == [4, 4, 4]
+    assert min(found(episodes=0)) < 4
+    assert min(found(alpha=0)) < 4
+    assert min(found(epsilon=0)) < 4
 
 
 def episodes(view: View, pods: list[PlanPod], **parameters: float) -> _Episodes:
@@ -55,15 +45,6 @@ def test_an_action_that_places_the_last_pod_is_worth_30_more() -> None:
     assert walk.values(nowhere).tolist() == [3.0, 0.0]  # what may come after was not known yet
     walk.run(learning=True)
     assert walk.values(nowhere).tolist() == [3 + 0.9 * 40.0, 0.0]
-
-
-def test_pods_that_share_an_image_are_worth_more_on_one_node() -> None:
-    pods = [PlanPod("a", 1, 1, image="x"), PlanPod("b", 1, 1, image="x"), PlanPod("c", 1, 1, image="y")]
-    walk = episodes(plain_view(2, 8_000_000, 8_000_000), pods, all_placed=0.0)
-    walk.run(learning=True)
-    # Node 0 has 1 image for 2 pods: int(10 * (1 - 1/2)) = 5; then 2 for 3: int(10 * (1 - 2/3)) = 3.
-    assert walk.values(np.array([0, -1, -1])).tolist() == [0, 0, 5.0, 0, 0, 0]
-    assert walk.values(np.array([0, 0, -1])).tolist() == [0, 0, 0, 0, 3.0, 0]
 
 
 def test_an_action_over_capacity_is_worth_99_less_and_ends_the_episode() -> None:
@@ -127,15 +108,6 @@ def test_after_the_last_episode_the_table_is_walked() -> None:
     assert replace(once, episodes=0).make(view, [PlanPod("p", 4000, 1)]).rows == (0,)
 
 
-def test_a_walk_along_the_table_keeps_to_capacity() -> None:
-    untaught = QLearning(episodes=0)
-    assert untaught.make(plain_view(2, 8000), [PlanPod(f"p{number}", 6000, 1) for number in range(3)]).rows == (
-        0,
-        1,
-        -1,
-    )
-
-
 def test_q_learning_of_equal_seeds_gives_equal_plans() -> None:
     # Any four of the small ones are as good; the first walk begins with the large one.
     view = plain_view(1, 8000, 8_000_000)
@@ -146,12 +118,8 @@ def test_q_learning_of_equal_seeds_gives_equal_plans() -> None:
     assert len(set(plans[0])) > 1
 
 
-def test_q_learning_takes_a_table_of_512_and_tells_what_it_does_not_take() -> None:
+def test_an_untaught_table_keeps_to_capacity_and_holds_up_to_512_actions() -> None:
     untaught = QLearning(episodes=0)
-    pods = [PlanPod(f"p{number}", 1000, 1) for number in range(33)]
-    assert untaught.make(plain_view(16), pods[:32]).num_placed == 32
-    told = "^q-learning takes up to 512 pods x nodes, these are 33 x 16; use greedy or genetic$"
-    with pytest.raises(PlanError, match=told):
-        untaught.make(plain_view(16), pods)
-    with pytest.raises(PlanError, match=r"^q-learning does not support gangs; use greedy or genetic$"):
-        untaught.make(plain_view(1), [PlanPod("g", gang="g")])
+    pods = [PlanPod(f"p{number}", 6000, 1) for number in range(32)]
+    assert untaught.make(plain_view(2, 8000), pods[:3]).rows == (0, 1, -1)
+    assert untaught.make(plain_view(16, 12_000), pods).num_placed == 32

@@ -29,7 +29,7 @@ def resource_claim(
 
 
 def slice_of(node: str, num_gpus: int) -> ResourceSlice:
-    """The only slice of a node, with GPUs of which nothing but their UUIDs is known."""
+    """The only slice of a node; its GPUs have UUIDs only."""
     devices = [
         {"name": f"gpu-{index}", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{index}"}}}
         for index in range(num_gpus)

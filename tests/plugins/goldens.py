@@ -1,5 +1,6 @@
-"""Golden files: values as the peers' own code writes and reads them; each names where it was checked."""
+"""Golden files: values as other projects' own code writes and reads them; each names where it was checked."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,27 +8,18 @@ import msgspec
 
 from extender.plugins.formats import ContainerResources
 
-_FOLDER = Path(__file__).parent / "golden"
+FOLDER = Path(__file__).parent / "golden"
 
 
 def golden(name: str) -> Any:
     """A golden file's content."""
-    return msgspec.json.decode((_FOLDER / f"{name}.json").read_bytes())
+    return msgspec.json.decode((FOLDER / f"{name}.json").read_bytes())
 
 
-def golden_names() -> list[str]:
-    """All golden files."""
-    return sorted(path.stem for path in _FOLDER.glob("*.json"))
-
-
-def cases(name: str, of: str = "cases") -> list[Any]:
-    """The cases of a golden file."""
-    return list(golden(name)[of])
-
-
-def case_name(case: Any) -> str:
-    """What a case shows."""
-    return str(case["name"])
+def cases(name: str, of: str = "cases") -> Iterator[tuple[str, Any]]:
+    """The cases of a golden file, with their names."""
+    for case in golden(name)[of]:
+        yield str(case["name"]), case
 
 
 def containers_of(case: Any) -> list[ContainerResources]:

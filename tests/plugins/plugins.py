@@ -34,7 +34,6 @@ def plugin_pod(
     init_containers: Sequence[Mapping[str, Any]] = (),
     phase: str = "Pending",
 ) -> Pod:
-    """A pod bound to the plugin's node."""
     return {
         "namespace": "default",
         "name": name,
@@ -87,7 +86,7 @@ def hami_encode(containers: Sequence[Sequence[tuple[str, str, int, int]]]) -> st
 
 
 def hami_allocate(node: PluginNode, num_devices: int, *, init_slots: bool = True) -> dict[str, str]:
-    """`Allocate` for one container to which the kubelet gives so many devices: the environment that it gets."""
+    """`Allocate` for one container with so many devices; returns its environment."""
     pod = hami_pending_pod(node)
     remaining = hami_decode(pod["annotations"][TO_ALLOCATE])
     starting = pod["init_containers"] if init_slots else []
@@ -129,7 +128,7 @@ def gpushare_memory(pod: Pod) -> int:
 
 
 def gpushare_allocate(node: PluginNode, units: int, num_gpus: int) -> dict[str, str]:
-    """`Allocate` for so many units of memory: the environment that the container gets."""
+    """`Allocate` for so many units of memory; returns the container's environment."""
     candidates = [
         pod
         for pod in node.pods

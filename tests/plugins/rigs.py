@@ -30,7 +30,7 @@ A, B = "GPU-aaaaaaaa", "GPU-bbbbbbbb"
 def hami_node(
     name: str, *gpus: tuple[str, int], count: int = 10, annotations: dict[str, str] | None = None
 ) -> Manifest:
-    """A node that HAMi's plugin of v2.10 has registered: UUIDs and MiB."""
+    """A node registered by HAMi's plugin of v2.10, with UUIDs and MiB of its GPUs."""
     register = [
         {"id": uuid, "index": index, "count": count, "devmem": mib, "devcore": 100, "type": "NVIDIA-Tesla T4"}
         | {"numa": 0, "mode": "hami-core", "health": True}
@@ -43,7 +43,6 @@ def hami_node(
 
 
 def gpushare_node(name: str, count: int, gib: int) -> Manifest:
-    """A node of gpushare's plugin."""
     manifest = node_manifest(name)
     resources = {gpushare.MEMORY_RESOURCE: str(count * gib), _COUNT_RESOURCE: str(count)}
     manifest["status"] = {"allocatable": {"cpu": "64", **resources}, "capacity": resources}
@@ -51,14 +50,14 @@ def gpushare_node(name: str, count: int, gib: int) -> Manifest:
 
 
 def asking(name: str, resources: dict[str, str], **options: Any) -> Manifest:
-    """A pod with one container that asks for these."""
+    """A pod with one container of these resources."""
     manifest = pod_manifest(name, **options)
     manifest["spec"]["containers"] = [{"name": "main", "resources": {"limits": resources, "requests": resources}}]
     return manifest
 
 
 def sharing(name: str, mib: int, cores: int = 0, **options: Any) -> Manifest:
-    """A pod that asks HAMi for a part of a GPU."""
+    """A pod of HAMi with a part of a GPU."""
     cores_asked = {"nvidia.com/gpucores": str(cores)} if cores else {}
     return asking(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(mib), **cores_asked}, **options)
 
@@ -73,7 +72,7 @@ class Rig:
         self.restart()
 
     def restart(self) -> None:
-        """A new Kerf, which knows what the API server knows."""
+        """Start another Kerf, which knows what the API server knows."""
         self.ledger = Ledger(reservation_ttl_s=30.0)
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
         fence = open_fence()
@@ -91,14 +90,14 @@ class Rig:
         self.sync()
 
     def sync(self) -> None:
-        """What the watch would tell."""
+        """Take in what the watch would deliver."""
         for item in msgspec.json.decode(asyncio.run(self.cluster.get(NODES_PATH)))["items"]:
             self.warnings += self.ledger.upsert_node(msgspec.convert(item, objects.Node))
         for item in msgspec.json.decode(asyncio.run(self.cluster.get(PODS_PATH)))["items"]:
             self.warnings += self.ledger.upsert_pod(msgspec.convert(item, objects.Pod), self.clock())
 
     def filter(self, manifest: Manifest) -> Placement:
-        """A pod comes, and filter decides over all nodes."""
+        """Create a pod, and filter all nodes for it."""
         self.cluster.apply(manifest)
         pod = msgspec.convert(manifest, objects.Pod)
         identity = PodIdentity("default", pod.metadata.name, pod.metadata.uid)
@@ -111,7 +110,7 @@ class Rig:
         return placement
 
     def run(self, manifest: Manifest) -> Manifest:
-        """A pod comes and is bound where filter says; what the API server has of it then."""
+        """Create a pod and bind it; returns it as the API server has it then."""
         placement = self.filter(manifest)
         assert placement.node is not None, [Reason(code).name for code in placement.decision.evaluation.reason]
         asyncio.run(self.binder.bind(placement.pod, placement.node, ""))
@@ -125,24 +124,24 @@ class Rig:
         return {Reason(code) for code in placement.decision.evaluation.reason}
 
     def free_mib(self, node: str) -> list[int]:
-        """Memory that nobody has booked, by GPU."""
+        """Free memory by GPU."""
         cluster = self.ledger.snapshot(self.clock())
         mib: list[int] = cluster.gpu_free_mib[cluster.row_of[node]].tolist()
         return mib
 
     def free_milli(self, node: str) -> list[int]:
-        """Compute that nobody has booked, by GPU."""
+        """Free compute by GPU."""
         cluster = self.ledger.snapshot(self.clock())
         milli: list[int] = cluster.gpu_free_milli[cluster.row_of[node]].tolist()
         return milli
 
     def untracked(self, node: str) -> int:
-        """GPUs of unknown index that are taken."""
+        """Held GPUs of unknown index."""
         cluster = self.ledger.snapshot(self.clock())
         return int(cluster.untracked_units[cluster.row_of[node]])
 
     def plugin_node(self, name: str) -> PluginNode:
-        """A node as its plugin sees it; what the plugin writes is written to the API server."""
+        """A node as its plugin sees it; what the plugin writes reaches the API server."""
         node = self.cluster.node(name)
         annotations = node["metadata"].setdefault("annotations", {})
         pods = []

@@ -1,4 +1,4 @@
-"""What follows from a pod alone is worked out once for each version of it."""
+"""What depends on a pod alone is computed once for each version of it."""
 
 import gc
 import weakref
@@ -7,18 +7,18 @@ import pytest
 
 from extender.core.resources.requests import RequestError
 from extender.kube.objects import Pod
-from extender.plugins.pods import once
+from extender.plugins.pods import cached_on_pod
 from tests.ledger.builders import pod_object
 
 
 class Held:
-    """Something that is not to be kept."""
+    """Must not be kept."""
 
 
 def test_each_version_is_read_once() -> None:
     read = list[Pod]()
 
-    @once
+    @cached_on_pod
     def reader(pod: Pod) -> int:
         read.append(pod)
         return len(read)
@@ -28,38 +28,35 @@ def test_each_version_is_read_once() -> None:
     assert read == [first, second]
 
 
-def test_a_fault_is_told_again_and_keeps_nothing_of_what_led_to_it() -> None:
-    """Pods wait for long, and an error has the frames of all who were asking."""
+def test_an_error_is_raised_again_and_keeps_no_frames() -> None:
+    """Pods wait for long, and an error has the frames of its callers."""
     kept = list[weakref.ref[Held]]()
-    num_read = 0
 
-    @once
+    def hold() -> Held:
+        held = Held()
+        kept.append(weakref.ref(held))
+        return held
+
+    @cached_on_pod
     def reader(pod: Pod) -> int:
-        nonlocal num_read
-        num_read += 1
+        held = hold()
         try:
-            return int(f"{ask_with()}")
+            return int(f"{held}")
         except ValueError:
             raise RequestError("no number") from None
 
-    def ask_with() -> str:
-        held = Held()
-        kept.append(weakref.ref(held))
-        raise ValueError(held)
-
     def ask(pod: Pod) -> None:
-        held = Held()
-        kept.append(weakref.ref(held))
+        held = hold()
         with pytest.raises(RequestError, match=r"^no number$"):
             reader(pod)
+        assert held is not None
 
     pod = pod_object("p", 1)
-    gc.freeze()  # what other tests have left is not looked through
+    gc.freeze()  # what other tests have left is not searched
     try:
         for _ in range(3):
             ask(pod)
         gc.collect()
-        assert num_read == 1
-        assert [ref() for ref in kept] == [None] * 4
+        assert [ref() for ref in kept] == [None] * 4, "it was read once"
     finally:
         gc.unfreeze()

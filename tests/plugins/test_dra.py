@@ -1,9 +1,9 @@
+"""GPUs of dynamic resource allocation."""
+
 from typing import Any
 
 import msgspec
-import pytest
 
-from extender.core.clusters import Cluster
 from extender.core.resources.nodes import GpuUnit, NodeReading
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.dra.conditions import read_request
@@ -11,13 +11,12 @@ from extender.dra.objects import ResourceClaim, ResourceSlice
 from extender.dra.published import _read_inventory
 from extender.kube import objects
 from extender.kube.indexes import Index
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import Ledger
 from extender.plugins.dra import _DevicePools
-from extender.plugins.holdings import whole_gpus
 from tests.ledger.builders import node_object
 from tests.nvidia import DRIVER
 from tests.plugins.claims import resource_claim
-from tests.plugins.goldens import case_name, cases
+from tests.plugins.goldens import cases
 
 READING = NodeReading()
 
@@ -52,89 +51,60 @@ def exactly(*expressions: str, count: int = 1, device_class: str = DRIVER, **mor
     return {"name": "gpu", "exactly": {"deviceClassName": device_class, "selectors": selectors, "count": count, **more}}
 
 
-@pytest.mark.parametrize("case", cases("dra", "selectors"), ids=case_name)
-def test_selectors_that_can_be_read_become_conditions(case: Any) -> None:
-    request = read_request([resource_claim("a", exactly(case["expression"], count=2))])
+def gpus(count: int) -> GpuRequest:
+    return GpuRequest(count, AskedUnit.CLAIM)
 
-    assert request is not None
-    assert (request.count, request.unit) == (2, AskedUnit.CLAIM)
-    assert (request.include.text if request.include else None) == case.get("include")
-    assert request.uuids == frozenset(case.get("uuids", ()))
-    assert request.memory_each_mib == case.get("memory_each_mib", 0)
+
+T4 = "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
+
+
+def test_selectors_that_can_be_parsed_become_conditions() -> None:
+    for name, case in cases("dra", "selectors"):
+        request = read_request([resource_claim("a", exactly(case["expression"], count=2))])
+        assert request is not None, name
+        assert (request.count, request.unit) == (2, AskedUnit.CLAIM)
+        assert (request.include.text if request.include else None) == case.get("include"), name
+        assert request.uuids == frozenset(case.get("uuids", ())), name
+        assert request.memory_each_mib == case.get("memory_each_mib", 0), name
+    long = [f"true // {'x' * 9000}", f"true // {'y' * 2000}"]  # more than can be parsed at once
+    for selectors, conditional in ((long[:1], True), (long, False)):
+        request = read_request([resource_claim("a", exactly(T4, *selectors))])
+        assert (request != gpus(1)) is conditional
 
 
 def test_requests_of_a_pod_are_added_up() -> None:
-    t4 = "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
-    alike = read_request([resource_claim("a", exactly(t4, count=2)), resource_claim("b", exactly(t4))])
+    alike = read_request([resource_claim("a", exactly(T4, count=2)), resource_claim("b", exactly(T4))])
     assert alike is not None
     assert alike.count == 3
     assert alike.include is not None
-    # Different ones: which GPU has to satisfy which is kube-scheduler's to find out.
-    assert read_request([resource_claim("a", exactly(t4), exactly())]) == GpuRequest(2, AskedUnit.CLAIM)
-
-
-def test_the_first_alternative_counts() -> None:
+    # Different ones: kube-scheduler finds out which GPU satisfies which.
+    assert read_request([resource_claim("a", exactly(T4), exactly())]) == gpus(2)
     alternatives = {"name": "gpu", "firstAvailable": [exactly(count=4)["exactly"], exactly(count=1)["exactly"]]}
-    assert read_request([resource_claim("a", alternatives)]) == GpuRequest(4, AskedUnit.CLAIM)
-
-
-def test_more_selectors_than_can_be_read_at_once_are_no_conditions() -> None:
-    t4 = "device.attributes['gpu.nvidia.com'].productName == 'Tesla T4'"
-    read = read_request([resource_claim("a", exactly(t4, f"true // {'x' * 9000}"))])
-    unread = read_request([resource_claim("a", exactly(t4, f"true // {'x' * 9000}", f"true // {'y' * 2000}"))])
-    assert read is not None
-    assert read.include is not None
-    assert unread == GpuRequest(1, AskedUnit.CLAIM)
-
-
-@pytest.mark.parametrize(
-    "request_", [exactly(device_class="nic.example.com"), exactly(adminAccess=True), {"name": "x"}]
-)
-def test_what_takes_no_gpu_asks_for_none(request_: Any) -> None:
-    assert read_request([resource_claim("a", request_)]) is None
+    assert read_request([resource_claim("a", alternatives)]) == gpus(4), "the first alternative counts"
+    for other in (exactly(device_class="nic.example.com"), exactly(adminAccess=True), {"name": "x"}):
+        assert read_request([resource_claim("a", other)]) is None
 
 
 def test_an_inventory_is_in_the_order_of_minor_numbers() -> None:
     tainted = [{"key": "health", "effect": "NoSchedule"}]
-    inventory = _read_inventory(
-        [resource_slice(device("gpu-10"), device("gpu-2", taints=tainted), device("gpu-1", memory="40536Mi"))], READING
-    )
+    published = [device("gpu-10"), device("gpu-2", taints=tainted), device("gpu-1", memory="40536Mi")]
+    offer = _read_inventory([resource_slice(*published)], READING).offer
+    assert [(gpu.uuid, gpu.healthy, gpu.memory_mib) for gpu in offer.gpus] == [
+        ("GPU-gpu-1", True, 40960),
+        ("GPU-gpu-2", False, 15360),
+        ("GPU-gpu-10", True, 15360),
+    ]
+    assert (offer.unit, offer.gpus[0].model.name) == (GpuUnit.CLAIM, "t4")
 
-    assert [gpu.uuid for gpu in inventory.offer.gpus] == ["GPU-gpu-1", "GPU-gpu-2", "GPU-gpu-10"]
-    assert [gpu.healthy for gpu in inventory.offer.gpus] == [True, False, True]
-    assert [gpu.memory_mib for gpu in inventory.offer.gpus] == [40960, 15360, 15360]
-    assert inventory.offer.unit is GpuUnit.CLAIM
-    assert inventory.offer.gpus[0].model.name == "t4"
 
-
-def test_only_complete_pools_of_the_newest_generation_count() -> None:
+def test_slices_change_the_offer_of_their_node() -> None:
     pools = _DevicePools(READING)
-
-    def uuids() -> list[str]:
-        offer = pools.offer_of("n1")
-        return [gpu.uuid for gpu in offer.gpus] if offer else []
-
-    pools.upsert(resource_slice(device("gpu-0"), name="s0", generation=1))
-    assert uuids() == ["GPU-gpu-0"]
-    pools.upsert(resource_slice(device("gpu-1"), name="s1", generation=2, count=2))
-    assert uuids() == []
-    pools.upsert(resource_slice(device("gpu-2"), name="s2", generation=2, count=2))
-    assert uuids() == ["GPU-gpu-1", "GPU-gpu-2"]
-
-
-def test_slices_come_change_and_go() -> None:
-    pools = _DevicePools(READING)
-
     assert pools.upsert(resource_slice(device("gpu-0"))) == {"n1"}
     assert pools.upsert(resource_slice(device("gpu-0"), name="x", driver="other")) == set()
+    assert pools.upsert(resource_slice(device("gpu-1"), device("gpu-2"), generation=2)) == {"n1"}
     offer = pools.offer_of("n1")
     assert offer is not None
-    assert len(offer.gpus) == 1
-    moved = resource_slice(device("gpu-0"), device("gpu-1"), generation=2)
-    assert pools.upsert(moved) == {"n1"}
-    offer = pools.offer_of("n1")
-    assert offer is not None
-    assert len(offer.gpus) == 2
+    assert [gpu.uuid for gpu in offer.gpus] == ["GPU-gpu-1", "GPU-gpu-2"]
     assert pools.remove(ResourceSlice, "uid-s0") == {"n1"}
     assert pools.offer_of("n1") is None
 
@@ -143,38 +113,37 @@ def test_what_claims_hold() -> None:
     pools = _DevicePools(READING)
     partition = {"name": "mig-1", "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": "GPU-gpu-2"}}}
     pools.upsert(resource_slice(device("gpu-0"), device("gpu-1"), device("gpu-2"), partition))
-
     assert pools.upsert(resource_claim("a", devices=("gpu-1",), pods=("pod-a",))) == {"n1"}
     pools.upsert(resource_claim("admin", devices=("gpu-0",), adminAccess=True))
     pools.upsert(resource_claim("mig", devices=("mig-1",)))
     pools.upsert(resource_claim("mig-too", devices=("mig-1", "gone")))
     held = pools.holdings_on("n1")
     assert sorted(gpu for holding in held for gpu in holding.gpus) == [1, 2]
-    assert sum(holding.units for holding in held) == 3  # and one that is not there any more
-    assert pools.serves("pod-a")
-    assert not pools.serves("pod-b")
-
+    assert sum(holding.units for holding in held) == 3  # and one that does not exist any more
+    assert (pools.serves("pod-a"), pools.serves("pod-b")) == (True, False)
     changed = [pools.remove(ResourceClaim, uid) for uid in ("uid-admin", "uid-mig", "uid-mig-too")]
     assert changed == [set(), {"n1"}, {"n1"}]
     assert [holding.gpus for holding in pools.holdings_on("n1")] == [(1,)]
     assert pools.upsert(resource_claim("a", exactly())) == {"n1"}  # deallocated
-    assert pools.holdings_on("n1") == []
-    assert not pools.serves("pod-a")
+    assert (pools.holdings_on("n1"), pools.serves("pod-a")) == ([], False)
 
 
-def test_nothing_is_kept_of_claims_and_slices_that_are_gone() -> None:
+def test_nothing_is_kept_of_removed_claims_and_slices() -> None:
+    def sizes() -> dict[str, int]:
+        return {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict | Index)}
+
     pools = _DevicePools(READING)
-    before = {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict | Index)}
+    before = sizes()
     for number in range(3):
         pools.upsert(resource_slice(device("gpu-0"), name=f"s{number}", node=f"n{number}"))
         pools.upsert(resource_claim("a", devices=("gpu-0", "gpu-1"), pods=("pod-a",), pool=f"anything-{number}"))
     pools.remove(ResourceClaim, "uid-a")
     for number in range(3):
         pools.remove(ResourceSlice, f"uid-s{number}")
-    assert {name: len(of) for name, of in vars(pools).items() if isinstance(of, dict | Index)} == before
+    assert sizes() == before
 
 
-def test_what_a_pod_asks_by_its_claims() -> None:
+def test_what_a_pod_requests_by_its_claims() -> None:
     pools = _DevicePools(READING)
     pools.upsert(resource_claim("mine", exactly(count=2)))
     pools.upsert(resource_claim("made", exactly()))
@@ -185,56 +154,24 @@ def test_what_a_pod_asks_by_its_claims() -> None:
         "status": {"resourceClaimStatuses": [{"name": "y", "resourceClaimName": "made"}]},
     }
     pod = msgspec.convert(manifest, objects.Pod)
-    assert pools.request_of(pod) == GpuRequest(3, AskedUnit.CLAIM)
-
+    assert pools.request_of(pod) == gpus(3)
     pod.spec.resource_claims = [objects.PodClaim("x", "shared"), objects.PodClaim("y", "unknown")]
     pod.status.resource_claim_statuses = None
     assert pools.request_of(pod) is None
 
 
-def row_of(ledger: Ledger, node: str) -> tuple[Cluster, int]:
-    """A snapshot, and the row of a node in it."""
-    cluster = ledger.snapshot(0.0)
-    return cluster, cluster.row_of[node]
-
-
-def test_a_reservation_counts_until_the_devices_are_allocated() -> None:
-    ledger = Ledger(reservation_ttl_s=30.0)
-    ledger.upsert_device(resource_slice(device("gpu-0"), device("gpu-1")))
-    ledger.upsert_node(node_object("n1"))
-    ledger.reserve("pod-a", "n1", whole_gpus(1), 0.0)
-    cluster, row = row_of(ledger, "n1")
-    assert cluster.unit[row] == GpuUnit.CLAIM
-    assert (cluster.untracked_units[row], cluster.gpu_idle[row].tolist()) == (1, [True, True])
-
-    ledger.upsert_device(resource_claim("a", devices=("gpu-1",), pods=("pod-a",)))
-    cluster, row = row_of(ledger, "n1")
-    assert (cluster.untracked_units[row], cluster.gpu_idle[row].tolist()) == (0, [True, False])
-
-    claim = ledger.begin_binding("pod-a", "n1", whole_gpus(1), 0.0)
-    ledger.end_binding(claim, ClaimState.BOUND, 0.0)
-    ledger.remove_device(ResourceClaim, "uid-a")  # whoever has the devices now, it is not the pod
-    cluster, row = row_of(ledger, "n1")
-    assert (cluster.untracked_units[row], cluster.gpu_idle[row].tolist()) == (0, [True, True])
-
-    ledger.remove_device(ResourceSlice, "uid-s0")
-    cluster, row = row_of(ledger, "n1")
-    assert cluster.unit[row] == GpuUnit.NONE
-
-
-def test_where_the_kubelet_offers_gpus_slices_say_nothing_new() -> None:
+def test_where_the_kubelet_offers_gpus_slices_add_none() -> None:
     ledger = Ledger(reservation_ttl_s=30.0)
     ledger.upsert_node(node_object("n1", 4))
     ledger.upsert_device(resource_slice(device("gpu-0")))
-    cluster, row = row_of(ledger, "n1")
-    assert cluster.unit[row] == GpuUnit.WHOLE
-    assert cluster.gpu_idle[row].sum() == 4
+    offer = ledger.rows.offer_of("n1")
+    assert (offer.unit, len(offer.gpus)) == (GpuUnit.WHOLE, 4)
 
 
-def test_gpus_that_kerf_allocates_are_none_that_are_asked_by_number() -> None:
-    tainted: dict[str, Any] = {"taints": [{"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}]}
+def test_gpus_that_kerf_allocates_are_not_requested_by_number() -> None:
+    owned: dict[str, Any] = {"taints": [{"key": "kerf.dev/owned", "value": "kerf", "effect": "NoSchedule"}]}
     pools = _DevicePools(NodeReading(allocates=True))
-    pools.upsert(resource_slice(device("gpu-0", **tainted)))
+    pools.upsert(resource_slice(device("gpu-0", **owned)))
     pools.upsert(resource_slice(device("gpu-0"), name="s1", node="n2"))
     offers = [pools.offer_of(node) for node in ("n1", "n2")]
     assert [offer and offer.unit for offer in offers] == [GpuUnit.OWNED, GpuUnit.CLAIM]

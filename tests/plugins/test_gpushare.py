@@ -1,5 +1,6 @@
+"""gpushare's formats, against values of its own code."""
+
 import contextlib
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,73 +12,57 @@ from extender.plugins.formats import ContainerResources
 from extender.plugins.holdings import Holding, Part
 from extender.plugins.nvidia import gpushare
 from extender.plugins.nvidia.gpushare import (
-    _asked_units,
     _binding_annotations,
     _read_holding,
     _read_register,
     _read_request,
+    _requested_units,
 )
 from extender.plugins.protocol import UnreadableError
-from tests.plugins.goldens import case_name, cases, containers_of
+from tests.plugins.goldens import cases, containers_of
 
 
-@pytest.mark.parametrize("case", cases("gpushare", "nodes"), ids=case_name)
-def test_register(case: Any) -> None:
-    if case["memory_mib"] == []:
-        with pytest.raises(UnreadableError):
-            _read_register(case["capacity"], case["allocatable"])
-        return
-    offer = _read_register(case["capacity"], case["allocatable"])
-
-    if case["memory_mib"] is None:
-        assert offer is None
-    else:
-        assert offer is not None
-        assert offer.unit is GpuUnit.PART
-        assert [gpu.memory_mib for gpu in offer.gpus] == case["memory_mib"]
-        assert offer.withheld_units == case.get("withheld", 0)
-        assert len(offer.warnings) == case.get("num_warnings", 0)
+def test_nodes() -> None:
+    for name, case in cases("gpushare", "nodes"):
+        if case["memory_mib"] == []:
+            with pytest.raises(UnreadableError):
+                _read_register(case["capacity"], case["allocatable"])
+            continue
+        offer = _read_register(case["capacity"], case["allocatable"])
+        assert (offer and [gpu.memory_mib for gpu in offer.gpus]) == case["memory_mib"], name
+        if offer is not None:
+            assert offer.unit is GpuUnit.PART
+            assert offer.withheld_units == case.get("withheld", 0), name
+            assert len(offer.warnings) == case.get("num_warnings", 0), name
 
 
-@pytest.mark.parametrize("case", cases("gpushare", "asks"), ids=case_name)
-def test_ask(case: Any) -> None:
-    units = _asked_units(containers_of(case))
-
-    asked = case["memory_each_mib"]
-    assert bool(units) == (asked is not None)
-    assert not units or _read_request(units) == GpuRequest(1, AskedUnit.PART, asked)
-
-
-def test_an_ask_that_is_no_number_is_refused() -> None:
+def test_requests() -> None:
+    for name, case in cases("gpushare", "asks"):
+        units, requested = _requested_units(containers_of(case)), case["memory_each_mib"]
+        assert bool(units) == (requested is not None), name
+        assert not units or _read_request(units) == GpuRequest(1, AskedUnit.PART, requested), name
     with pytest.raises(RequestError, match=r"aliyun\.com/gpu-mem"):
-        _asked_units([ContainerResources({"aliyun.com/gpu-mem": "three"})])
+        _requested_units([ContainerResources({"aliyun.com/gpu-mem": "three"})])
 
 
-@pytest.mark.parametrize("case", cases("gpushare", "pods"), ids=case_name)
-def test_shares_of_a_bound_pod(case: Any) -> None:
-    if case.get("unknown"):
-        with pytest.raises(UnreadableError):
-            _read_holding(case["annotations"], case["asked"])
-        return
-    held = _read_holding(case["annotations"], case["asked"])
-
-    share = case.get("share")
-    assert held == (Holding(1, (Part(share["index"], 0, share["memory_mib"]),)) if share else None)
-
-
-@pytest.mark.parametrize("case", cases("gpushare", "bindings"), ids=case_name)
-def test_annotations_written_with_the_binding(case: Any) -> None:
-    written = _binding_annotations(containers_of(case), case["index"], case["gpu_memory_mib"], case["unix_time_ns"])
-
-    assert written == case["annotations"]
+def test_shares_of_a_bound_pod() -> None:
+    for name, case in cases("gpushare", "pods"):
+        if case.get("unknown"):
+            with pytest.raises(UnreadableError):
+                _read_holding(case["annotations"], case["asked"])
+            continue
+        share = case.get("share")
+        held = Holding(1, (Part(share["index"], 0, share["memory_mib"]),)) if share else None
+        assert _read_holding(case["annotations"], case["asked"]) == held, name
 
 
-def test_what_is_written_is_read_back_as_what_was_asked() -> None:
-    containers = [ContainerResources({"aliyun.com/gpu-mem": "3"})]
-
-    held = _read_holding(_binding_annotations(containers, 1, 15360, 17), 3)
-
-    assert held == Holding(1, (Part(1, 0, 3072),))
+def test_annotations_of_a_binding() -> None:
+    for name, case in cases("gpushare", "bindings"):
+        containers = containers_of(case)
+        written = _binding_annotations(containers, case["index"], case["gpu_memory_mib"], case["unix_time_ns"])
+        assert written == case["annotations"], name
+    written = _binding_annotations([ContainerResources({"aliyun.com/gpu-mem": "3"})], 1, 15360, 17)
+    assert _read_holding(written, 3) == Holding(1, (Part(1, 0, 3072),))
 
 
 @given(st.text(), st.text())

@@ -1,120 +1,73 @@
-"""The plugins' side: what is written with a Binding is what their code hands out, and it ends as they end it."""
+"""The plugins' side of a Binding; tests/plugins/test_placing.py has whole pods."""
+
+from typing import Any
 
 import pytest
 
 from extender.plugins.formats import ContainerResources
 from extender.plugins.nvidia import gpushare, hami
 from extender.plugins.nvidia.gpushare import _binding_annotations
-from extender.plugins.nvidia.hami import _bound_annotations, _format_lock, _read_holding
+from extender.plugins.nvidia.hami import _bound_annotations, _format_lock
 from extender.plugins.protocol import AssignedGpu
-from tests.plugins.plugins import AllocationError, PluginNode, gpushare_allocate, hami_allocate, plugin_pod
+from tests.plugins.plugins import AllocationError, PluginNode, Pod, gpushare_allocate, hami_allocate, plugin_pod
 
 A = AssignedGpu(0, "GPU-a", 15360)
 B = AssignedGpu(1, "GPU-b", 40960)
-SHARE = ContainerResources({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"})
+NO_GPU = ContainerResources({})
+GPU = {"nvidia.com/gpu": "1"}
+SHARE = ContainerResources({**GPU, "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"})
 NOW = 1795241852.0
 
 
-def hami_node(*pods: tuple[str, dict[str, str]], locked_by: str = "") -> PluginNode:
-    node = PluginNode("n1", pods=[plugin_pod(name, written, containers=[{"name": "main"}]) for name, written in pods])
-    if locked_by:
-        node.annotations[hami.NODE_LOCK] = _format_lock("default", locked_by, NOW)
-    return node
+def hami_pod(name: str, gpus: list[AssignedGpu], *containers: ContainerResources, **options: Any) -> Pod:
+    """A pod with containers i0, i1, ... and c0, c1, ..., and what is written with its Binding."""
+    written = _bound_annotations(list(containers) or [SHARE], gpus, "n1", NOW, **options)
+    num_init = sum(one.init for one in containers)
+    called = [{"name": f"i{index}"} for index in range(num_init)]
+    return plugin_pod(name, written, init_containers=called, containers=[{"name": f"c{index}"} for index in range(3)])
 
 
-def test_hami_hands_out_the_gpus_of_the_binding_and_lets_the_lock_go() -> None:
-    node = hami_node(("a", _bound_annotations([SHARE], [B], "n1", NOW)), locked_by="a")
-
-    environment = hami_allocate(node, 1)
-
-    assert environment == {
-        "container": "main",
-        "NVIDIA_VISIBLE_DEVICES": "GPU-b",
-        "CUDA_DEVICE_SM_LIMIT": "30",
-        "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m",
-    }
-    assert node.annotations == {}
-    written = node.pods[0]["annotations"]
-    assert written[hami.BIND_PHASE] == "success"
-    held = _read_holding(written, "n1", [SHARE])
-    assert held is not None
-    assert [part.uuid for part in held.parts] == ["GPU-b"]
+def node(*pods: Pod, locked_by: str = "") -> PluginNode:
+    locks = {hami.NODE_LOCK: _format_lock("default", locked_by, NOW)} if locked_by else {}
+    return PluginNode("n1", locks, list(pods))
 
 
 def test_the_lock_says_which_of_two_pending_pods_hami_serves() -> None:
-    pods = [(name, _bound_annotations([SHARE], [gpu], "n1", NOW)) for name, gpu in (("a", A), ("b", B))]
-
-    assert hami_allocate(hami_node(*pods, locked_by="b"), 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
-    assert hami_allocate(hami_node(*pods), 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-a"  # which may be the wrong one
+    pods = (hami_pod("a", [A]), hami_pod("b", [B]))
+    assert hami_allocate(node(*pods, locked_by="b"), 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
+    assert hami_allocate(node(*pods), 1)["NVIDIA_VISIBLE_DEVICES"] == "GPU-a"  # which may be the wrong one
 
 
 def test_hami_is_called_once_for_each_container() -> None:
-    containers = [
-        ContainerResources({}, init=True),
-        ContainerResources({"nvidia.com/gpu": "1"}, init=True),
-        ContainerResources({"nvidia.com/gpu": "1"}),
-        ContainerResources({}),
-        ContainerResources({"nvidia.com/gpu": "1"}),
+    init, main = ContainerResources(GPU, init=True), ContainerResources(GPU)
+    pod = hami_pod("a", [A, B], ContainerResources({}, init=True), init, main, NO_GPU, main)
+    served = node(pod, locked_by="a")
+    calls = [hami_allocate(served, 1) for _ in range(3)]
+    assert [(call["container"], call["NVIDIA_VISIBLE_DEVICES"]) for call in calls] == [
+        *(("i1", "GPU-a"), ("c0", "GPU-a"), ("c2", "GPU-b"))
     ]
-    pod = plugin_pod(
-        "a",
-        _bound_annotations(containers, [A, B], "n1", NOW),
-        init_containers=[{"name": "i0"}, {"name": "i1"}],
-        containers=[{"name": "c0"}, {"name": "c1"}, {"name": "c2"}],
-    )
-    node = PluginNode("n1", {hami.NODE_LOCK: _format_lock("default", "a", NOW)}, [pod])
-
-    served = [hami_allocate(node, 1) for _ in range(3)]
-
-    assert [(it["container"], it["NVIDIA_VISIBLE_DEVICES"]) for it in served] == [
-        ("i1", "GPU-a"),
-        ("c0", "GPU-a"),
-        ("c2", "GPU-b"),
-    ]
-    assert node.annotations == {}
-    assert pod["annotations"][hami.BIND_PHASE] == "success"
+    assert (served.annotations, pod["annotations"][hami.BIND_PHASE]) == ({}, "success")
+    old = hami_pod("a", [A], ContainerResources({}, init=True), SHARE, init_slots=False)
+    assert hami_allocate(node(old), 1, init_slots=False)["container"] == "c0", "plugins up to v2.7"
 
 
-def test_plugins_up_to_v2_7_find_containers_where_they_look_for_them() -> None:
-    containers = [ContainerResources({}, init=True), SHARE]
-    written = _bound_annotations(containers, [A], "n1", NOW, init_slots=False)
-    pod = plugin_pod("a", written, init_containers=[{"name": "i0"}], containers=[{"name": "c0"}])
-
-    assert hami_allocate(PluginNode("n1", pods=[pod]), 1, init_slots=False)["container"] == "c0"
-
-
-def test_a_pod_that_asks_nothing_of_hami_is_never_taken_for_one_to_serve() -> None:
-    node = hami_node(("a", _bound_annotations([ContainerResources({})], [A], "n1", NOW)))
-
-    with pytest.raises(AllocationError, match="no binding pod"):
-        hami_allocate(node, 1)
-
-
-def gpushare_pod(name: str, units: int, index: int, now_ns: int) -> dict[str, object]:
-    containers = [ContainerResources({"aliyun.com/gpu-mem": str(units)})]
-    written = _binding_annotations(containers, index, 15360, now_ns)
-    return plugin_pod(name, written, containers=[{"name": "main", "limits": {"aliyun.com/gpu-mem": str(units)}}])
-
-
-def test_gpushare_hands_out_the_gpu_of_the_binding() -> None:
-    pod = gpushare_pod("a", 3, 1, 17)
-
-    assert gpushare_allocate(PluginNode("n1", pods=[pod]), 3, 2)["NVIDIA_VISIBLE_DEVICES"] == "1"
-    assert pod["annotations"][gpushare.ASSIGNED] == "true"  # type: ignore[index]
+def gpushare_pod(name: str, units: int, index: int, now_ns: int) -> Pod:
+    limits = {"aliyun.com/gpu-mem": str(units)}
+    written = _binding_annotations([ContainerResources(limits)], index, 15360, now_ns)
+    return plugin_pod(name, written, containers=[{"name": "main", "limits": limits}])
 
 
 def test_gpushare_serves_equal_pods_in_the_order_of_their_bindings() -> None:
-    node = PluginNode(
-        "n1", pods=[gpushare_pod("b", 3, 1, 18), gpushare_pod("c", 2, 0, 16), gpushare_pod("a", 3, 0, 17)]
-    )
-
-    assert [gpushare_allocate(node, 3, 2)["pod"] for _ in range(2)] == ["a", "b"]
+    pods = [gpushare_pod("b", 3, 1, 18), gpushare_pod("c", 2, 0, 16), gpushare_pod("a", 3, 0, 17)]
+    calls = [gpushare_allocate(node(*pods), 3, 2) for _ in range(2)]
+    assert [(call["pod"], call["NVIDIA_VISIBLE_DEVICES"]) for call in calls] == [("a", "0"), ("b", "1")]
+    assert pods[0]["annotations"][gpushare.ASSIGNED] == "true"
     with pytest.raises(AllocationError, match="can't be satisfied"):
-        gpushare_allocate(node, 3, 2)
+        gpushare_allocate(node(*pods), 3, 2)
 
 
-def test_a_pod_that_asks_nothing_of_gpushare_is_never_taken_for_one_to_serve() -> None:
-    pod = plugin_pod("a", _binding_annotations([ContainerResources({})], 0, 15360, 17))
-
+def test_a_pod_that_requests_nothing_of_a_plugin_is_not_served() -> None:
+    with pytest.raises(AllocationError, match="no binding pod"):
+        hami_allocate(node(hami_pod("a", [A], NO_GPU)), 1)
     with pytest.raises(AllocationError):
-        gpushare_allocate(PluginNode("n1", pods=[pod]), 3, 2)
+        gpushare_allocate(node(plugin_pod("a", _binding_annotations([NO_GPU], 0, 15360, 17))), 3, 2)

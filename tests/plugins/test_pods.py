@@ -1,4 +1,6 @@
-"""What a pod object means to Kerf."""
+"""What Kerf reads in a pod."""
+
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,112 +19,78 @@ from tests.nvidia import GPU_RESOURCE, SHARED_GPU_RESOURCE
 from tests.spending import at_most
 
 
-def pod(text: str) -> objects.Pod:
-    return msgspec.json.decode(text, type=objects.Pod)
+def pod(spec: dict[str, Any] | None = None, **metadata: Any) -> objects.Pod:
+    return msgspec.convert({"metadata": {"name": "p", **metadata}, "spec": spec or {}}, objects.Pod)
 
 
-def gpu_pod(spec: str) -> objects.Pod:
-    return pod(f'{{"metadata":{{"name":"p"}},"spec":{spec.replace("GPU", GPU_RESOURCE)}}}')
+def container(number: str = "", field: str = "limits", **more: Any) -> dict[str, Any]:
+    """A container that requests a number of GPUs."""
+    return {**({"resources": {field: {GPU_RESOURCE: number}}} if number else {}), **more}
 
 
-@pytest.mark.parametrize(
-    ("spec", "request_"),
-    [
-        pytest.param("{}", None, id="no containers"),
-        pytest.param('{"containers":null}', None, id="null containers"),
-        pytest.param('{"containers":[{"name":"c"}]}', None, id="no resources"),
-        pytest.param('{"containers":[{"resources":{"requests":{"cpu":"4"}}}]}', None, id="a CPU pod"),
-        pytest.param('{"containers":[{"resources":{"requests":{"GPU":"2"}}}]}', GpuRequest(2), id="requests"),
-        pytest.param('{"containers":[{"resources":{"limits":{"GPU":"2"}}}]}', GpuRequest(2), id="limits alone"),
-        pytest.param(
-            '{"containers":[{"resources":{"limits":{"GPU":"2"},"requests":{"GPU":"2"}}}]}', GpuRequest(2), id="both"
-        ),
-        pytest.param('{"containers":[{"resources":{"limits":{"GPU":2}}}]}', GpuRequest(2), id="a number"),
-        pytest.param('{"containers":[{"resources":{"limits":{"GPU":"4k"}}}]}', GpuRequest(4000), id="canonicalised"),
-        pytest.param(
-            '{"containers":[{"resources":{"limits":{"GPU":"1"}}}],'
-            '"initContainers":[{"restartPolicy":"Always","resources":{"limits":{"GPU":"1"}}},'
-            '{"resources":{"limits":{"GPU":"3"}}}],"overhead":{"GPU":"1"}}',
-            GpuRequest(5),
-            id="max(1 + 1, 1 + 3) + 1",
-        ),
-        pytest.param(
-            '{"containers":[{}],"initContainers":[{"restartPolicy":"Always","resources":{"limits":{"GPU":"1"}}}]}',
-            GpuRequest(1),
-            id="a sidecar alone",
-        ),
-        pytest.param('{"containers":[{}],"overhead":{"GPU":"1"}}', GpuRequest(1), id="overhead alone"),
-        pytest.param(
-            '{"containers":[{}],"resources":{"requests":{"GPU":"9"}}}', None, id="pod-level resources hold no GPUs"
-        ),
-    ],
-)
-def test_request_from_the_wire(spec: str, request_: GpuRequest | None) -> None:
-    assert read_pod_request(gpu_pod(spec)).gpus == request_
+def test_requests_of_containers() -> None:
+    sidecar, both, overhead = container("1", restartPolicy="Always"), container("2"), {"overhead": {GPU_RESOURCE: "1"}}
+    both["resources"]["requests"] = {GPU_RESOURCE: "2"}
+    rows: list[tuple[dict[str, Any], int]] = [
+        ({}, 0),
+        ({"containers": [container()]}, 0),
+        ({"containers": [{"resources": {"requests": {"cpu": "4"}}}]}, 0),
+        ({"containers": [container("2", "requests")]}, 2),
+        ({"containers": [container("2")]}, 2),
+        ({"containers": [both]}, 2),
+        ({"containers": [container("4k")]}, 4000),
+        # max(1 + 1, 1 + 3) + 1
+        ({"containers": [container("1")], "initContainers": [sidecar, container("3")], **overhead}, 5),
+        ({"containers": [{}], "initContainers": [sidecar]}, 1),
+        ({"containers": [{}], **overhead}, 1),
+        ({"containers": [{}], "resources": {"requests": {GPU_RESOURCE: "9"}}}, 0),
+    ]
+    for spec, number in rows:
+        assert read_pod_request(pod(spec)).gpus == (GpuRequest(number) if number else None), spec
+    for text in ('"containers":null', '"containers":[{"resources":{"limits":{"nvidia.com/gpu":2}}}]'):
+        wire = msgspec.json.decode(f'{{"spec":{{{text}}}}}', type=objects.Pod)
+        assert read_pod_request(wire).gpus == (GpuRequest(2) if "gpu" in text else None)
+    shared = read_pod_request(pod_object("p", 3, resource=SHARED_GPU_RESOURCE)).gpus
+    assert shared == GpuRequest(3, AskedUnit.SHARED)
+    with pytest.raises(RequestError, match=r"nvidia\.com/gpu"):
+        read_pod_request(pod_object("p", "-1"))
 
 
-def test_shares_are_counted_as_what_they_are() -> None:
-    assert read_pod_request(pod_object("p", 3, resource=SHARED_GPU_RESOURCE)).gpus == GpuRequest(3, AskedUnit.SHARED)
-
-
-def test_annotations_and_labels_are_read() -> None:
-    asked = pod(f'{{"metadata":{{"annotations":{{"{COUNT}":"2"}},"labels":{{"{GENIUS_PRIORITY}":"7"}}}}}}')
-    request = read_pod_request(asked)
+def test_requests_and_priorities_of_annotations_and_labels() -> None:
+    requests, label = {"annotations": {COUNT: "2"}}, {"labels": {GENIUS_PRIORITY: "7"}}
+    request = read_pod_request(pod(**requests, **label))
     assert (request.gpus, request.priority) == (GpuRequest(2, AskedUnit.WHOLE), 7)
-
-
-def test_priority_is_that_of_genius_else_that_of_the_class_for_pods_with_gpus() -> None:
-    of_class = '"spec":{"priority":1000,"containers":[]}'
-    label = f'"labels":{{"{GENIUS_PRIORITY}":"7"}}'
-    asks = f'"annotations":{{"{COUNT}":"2"}}'
-    assert read_pod_request(pod(f'{{"metadata":{{{asks}}},{of_class}}}')).priority == 1000
-    assert read_pod_request(pod(f'{{"metadata":{{{asks},{label}}},{of_class}}}')).priority == 7
-    unreadable = label.replace('"7"', '"high"')
-    assert read_pod_request(pod(f'{{"metadata":{{{unreadable}}}}}')).gpus is None
+    of_class = {"priority": 1000, "containers": []}
+    assert read_pod_request(pod(of_class, **requests)).priority == 1000
+    assert read_pod_request(pod(of_class, **requests, **label)).priority == 7
+    unreadable = {"labels": {GENIUS_PRIORITY: "high"}}
+    assert read_pod_request(pod(**unreadable)).gpus is None
     with pytest.raises(RequestError, match="not a number"):
-        read_pod_request(pod(f'{{"metadata":{{{asks},{unreadable}}}}}'))
+        read_pod_request(pod(**requests, **unreadable))
 
 
-# Patterns.
+# Patterns
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "found"),
-    [
-        pytest.param("a100", "nvidia-a100-sxm4", True, id="anywhere in the name"),
-        pytest.param("^a100$", "a100", True, id="anchors"),
-        pytest.param("v100|a100", "a100", True, id="alternatives"),
-        pytest.param("größe", "größe", True, id="beyond ASCII"),
-        pytest.param("h100", "a100", False, id="another model"),
-    ],
-)
-def test_patterns(text: str, name: str, found: bool) -> None:
-    assert (compile_pattern(text).search(name) is not None) is found
+def test_patterns() -> None:
+    for text, name, found in (
+        ("a100", "nvidia-a100-sxm4", True),
+        ("^a100$", "a100", True),
+        ("v100|a100", "a100", True),
+        ("größe", "größe", True),
+        ("h100", "a100", False),
+    ):
+        assert (compile_pattern(text).search(name) is not None) is found, text
+    exploding = ("((a{1000}){1000}){1000}", "(x{900}){900}")
+    for text in ("(", "a)", "[z-a]", "*", "(?!a100)", r"(a)\1", "\\", *exploding):
+        with pytest.raises(ValueError, match=r".+"):
+            compile_pattern(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("(", id="unclosed"),
-        pytest.param("a)", id="unopened"),
-        pytest.param("[z-a]", id="backward range"),
-        pytest.param("*", id="nothing to repeat"),
-        pytest.param("(?!a100)", id="look-ahead is not RE2"),
-        pytest.param(r"(a)\1", id="back-references are not RE2"),
-        pytest.param("((a{1000}){1000}){1000}", id="a repetition that explodes"),
-        pytest.param("(x{900}){900}", id="a program too large"),
-        pytest.param("\\", id="trailing backslash"),
-    ],
-)
-def test_what_is_no_pattern_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        compile_pattern(text)
-
-
-@pytest.mark.parametrize("text", ["(a+)+$", "(a|aa)+$", "(.*a){20}$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(a?){30}a{30}"])
-def test_patterns_that_ruin_backtracking_engines_take_no_time(text: str) -> None:
+def test_patterns_that_ruin_backtracking_engines_take_no_time() -> None:
     with at_most(0.5):  # `re` needs longer than the universe has lasted
-        compile_pattern(text).search("a" * 5_000 + "!")
+        for text in ("(a+)+$", "(a|aa)+$", "(.*a){20}$", "^(([a-z])+.)+[A-Z]([a-z])+$", "(a?){30}a{30}"):
+            compile_pattern(text).search("a" * 5_000 + "!")
 
 
 @given(st.text(max_size=40) | st.text("()[]{}*+?|\\^$.a1,-", max_size=20))
@@ -133,76 +101,40 @@ def test_any_text_is_a_pattern_or_a_value_error(text: str) -> None:
         assert str(error)
 
 
-# Assignments.
+# Assignments
 
 
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
-        pytest.param("0,3", (0, 3), id="two"),
-        pytest.param("3,0", (0, 3), id="in order"),
-        pytest.param("7", (7,), id="one"),
-        pytest.param("", (), id="none"),
-        pytest.param("0,0", (), id="twice the same"),
-        pytest.param("0,", (), id="empty part"),
-        pytest.param("0, 1", (), id="space"),
-        pytest.param("-1", (), id="negative"),
-        pytest.param("1.0", (), id="decimal"),
-        pytest.param("GPU-4f3c", (), id="a UUID"),
-        pytest.param("٣", (), id="another script"),
-        pytest.param("1000", (), id="four digits"),
-        pytest.param(",".join(map(str, range(200))), (), id="absurdly long: 690 characters"),
-    ],
-)
-def test_parse_gpus(text: str, gpus: tuple[int, ...]) -> None:
-    assert parse_gpus(text) == gpus
+def test_parse_gpus() -> None:
+    for text, gpus in (("0,3", (0, 3)), ("3,0", (0, 3)), ("7", (7,)), ("", ()), ("0,0", ())):
+        assert parse_gpus(text) == gpus
+    for text in ("0,", "0, 1", "-1", "1.0", "GPU-4f3c", "٣", "1000", ",".join(map(str, range(200)))):
+        assert parse_gpus(text) == ()
 
 
-@given(st.sets(st.integers(0, 63)))
-def test_what_is_written_is_read_back(gpus: set[int]) -> None:
+@given(st.sets(st.integers(0, 63)), st.text(max_size=20))
+def test_what_is_written_is_read_back_and_any_text_is_read(gpus: set[int], text: str) -> None:
     assert parse_gpus(format_gpus(tuple(sorted(gpus)))) == tuple(sorted(gpus))
+    assert len(set(parse_gpus(text))) == len(parse_gpus(text))
 
 
-@given(st.text(max_size=20))
-def test_any_assignment_is_read(text: str) -> None:
-    gpus = parse_gpus(text)
-    assert len(set(gpus)) == len(gpus)
-
-
-@pytest.mark.parametrize(
-    ("held", "holding"),
-    [
-        pytest.param(pod_object("p", 2, assigned="1,3"), whole_gpus(2, (1, 3)), id="assigned by Kerf"),
-        pytest.param(pod_object("p", 2), whole_gpus(2, ()), id="placed by another scheduler"),
-        pytest.param(pod_object("p", 2, assigned=""), whole_gpus(2, ()), id="slices: the plugin picked"),
-        pytest.param(pod_object("p", 2, assigned="1"), whole_gpus(2, ()), id="number certain, indices not"),
-        pytest.param(pod_object("p", 2, assigned="x"), whole_gpus(2, ()), id="garbage indices"),
-        pytest.param(pod_object("p"), whole_gpus(0, ()), id="no GPUs"),
-        pytest.param(pod_object("p", annotations={COUNT: "2"}), Holding(2, unserved=True), id="by annotation"),
-        pytest.param(
-            pod_object("p", assigned="0,1", annotations={MEMORY_TOTAL: "20Gi"}),
-            Holding(2, (Part(0), Part(1)), unserved=True),
-            id="by memory: as many as were assigned",
-        ),
-        pytest.param(
-            pod_object("p", annotations={MEMORY_TOTAL: "20Gi"}),
-            Holding(1, unserved=True),
-            id="by memory, unknown: at least one",
-        ),
-        pytest.param(pod_object("p", assigned="4"), whole_gpus(0, ()), id="assigned, and nothing was asked"),
-        pytest.param(
-            pod_object("p", 2, annotations={MODEL: "("}), whole_gpus(2, ()), id="a request that can't be understood"
-        ),
-        pytest.param(pod_object("p", "two"), whole_gpus(1, ()), id="a resource that can't be understood: at least one"),
-        pytest.param(
-            pod_object("p", "two", assigned="0,5"),
-            whole_gpus(1, ()),
-            id="neither number nor indices agree: one, unknown",
-        ),
-    ],
-)
-def test_holding(held: objects.Pod, holding: Holding) -> None:
-    assert read_holding(held)[0] == holding
+def test_holdings() -> None:
+    by_memory = {MEMORY_TOTAL: "20Gi"}
+    for held, holding in (
+        (pod_object("p", 2, assigned="1,3"), whole_gpus(2, (1, 3))),
+        (pod_object("p", 2), whole_gpus(2, ())),  # placed by another scheduler
+        (pod_object("p", 2, assigned=""), whole_gpus(2, ())),  # slices: the plugin picked
+        (pod_object("p", 2, assigned="1"), whole_gpus(2, ())),  # the number is certain, the indices are not
+        (pod_object("p", 2, assigned="x"), whole_gpus(2, ())),
+        (pod_object("p"), whole_gpus(0, ())),
+        (pod_object("p", annotations={COUNT: "2"}), Holding(2, unserved=True)),
+        (pod_object("p", assigned="0,1", annotations=by_memory), Holding(2, (Part(0), Part(1)), unserved=True)),
+        (pod_object("p", annotations=by_memory), Holding(1, unserved=True)),  # at least one
+        (pod_object("p", assigned="4"), whole_gpus(0, ())),  # assigned without a request
+        (pod_object("p", 2, annotations={MODEL: "("}), whole_gpus(2, ())),  # an invalid request
+        (pod_object("p", "two"), whole_gpus(1, ())),  # at least one
+        (pod_object("p", "two", assigned="0,5"), whole_gpus(1, ())),
+    ):
+        assert read_holding(held)[0] == holding
 
 
 @given(
@@ -216,34 +148,18 @@ def test_reading_a_holding_never_fails(gpus: int | str, assigned: str | None, an
     assert not holding.gpus or len(holding.gpus) == holding.units
 
 
-def test_a_request_that_cannot_be_understood_raises_for_its_author() -> None:
-    with pytest.raises(RequestError, match=r"nvidia\.com/gpu"):
-        read_pod_request(pod_object("p", "-1"))
-
-
-@pytest.mark.parametrize(
-    ("spec", "soft"),
-    [
-        pytest.param("{}", False, id="none"),
-        pytest.param('{"affinity":{}}', False, id="empty affinity"),
-        pytest.param(
-            '{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{}}}}', False, id="required"
-        ),
-        pytest.param(
-            '{"affinity":{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[]}}}', False, id="empty"
-        ),
-        pytest.param(
-            '{"affinity":{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{}]}}}', True, id="node"
-        ),
-        pytest.param(
-            '{"affinity":{"podAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{}]}}}', True, id="pod"
-        ),
-        pytest.param(
-            '{"affinity":{"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{}]}}}', True, id="anti"
-        ),
-        pytest.param('{"topologySpreadConstraints":[{"whenUnsatisfiable":"ScheduleAnyway"}]}', True, id="soft spread"),
-        pytest.param('{"topologySpreadConstraints":[{"whenUnsatisfiable":"DoNotSchedule"}]}', False, id="hard spread"),
-    ],
-)
-def test_soft_preferences(spec: str, soft: bool) -> None:
-    assert has_soft_preferences(gpu_pod(spec).spec) is soft
+def test_soft_preferences() -> None:
+    soft, hard = "preferredDuringSchedulingIgnoredDuringExecution", "requiredDuringSchedulingIgnoredDuringExecution"
+    rows: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"affinity": {}}, False),
+        ({"affinity": {"nodeAffinity": {hard: {}}}}, False),
+        ({"affinity": {"nodeAffinity": {soft: []}}}, False),
+        ({"affinity": {"nodeAffinity": {soft: [{}]}}}, True),
+        ({"affinity": {"podAffinity": {soft: [{}]}}}, True),
+        ({"affinity": {"podAntiAffinity": {soft: [{}]}}}, True),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, True),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, False),
+    ]
+    for spec, is_soft in rows:
+        assert has_soft_preferences(pod(spec).spec) is is_soft, spec

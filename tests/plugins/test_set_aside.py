@@ -1,4 +1,4 @@
-"""What is written on a node that is set aside, and what of it is believed."""
+"""The note on a node in quarantine."""
 
 import msgspec
 import pytest
@@ -18,44 +18,31 @@ def test_a_note_is_read_as_it_was_written() -> None:
     assert read_note({SET_ASIDE: TEXT}) == NOTE
 
 
-@pytest.mark.parametrize(
-    ("text", "failed", "exempt"),
-    [
-        pytest.param(None, 0, False, id="nothing"),
-        pytest.param("", 0, False, id="empty"),
-        pytest.param("never", 0, True, id="never"),
-        pytest.param(" Never\n", 0, True, id="never, by hand"),
-        pytest.param(TEXT, 7, False, id="set aside"),
-        pytest.param(TEXT.replace("}", ',"trial":true}'), 0, False, id="on trial"),
-    ],
-)
-def test_who_is_set_aside_and_who_never_is(text: str | None, failed: int, exempt: bool) -> None:
-    annotations = {} if text is None else {SET_ASIDE: text}
-    assert (num_failed(annotations), is_exempt(annotations)) == (failed, exempt)
+def node(text: str) -> objects.Node:
+    return msgspec.convert({"metadata": {"annotations": {SET_ASIDE: text}}}, objects.Node)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("no", id="a word"),
-        pytest.param("[" * 2000, id="deep"),
-        pytest.param(TEXT[:-1] + " " * 2000 + "}", id="long"),
-        pytest.param(TEXT.replace("7", "0"), id="no pods"),
-        pytest.param(TEXT.replace("7", "1e99"), id="no whole number"),
-        pytest.param(TEXT.replace("1800001800", str(2**40)), id="beyond all calendars"),
-        pytest.param(TEXT.replace("boot-1", "b" * 200), id="a long name"),
-    ],
-)
-def test_what_cannot_be_read_sets_nothing_aside_and_is_left_alone(text: str) -> None:
-    with pytest.raises(UnreadableError, match="set-aside is ignored"):
-        read_note({SET_ASIDE: text})
-    assert is_exempt({SET_ASIDE: text})
-    node = msgspec.convert({"metadata": {"annotations": {SET_ASIDE: text}}}, objects.Node)
-    (warning,) = as_noted(NodeOffer(), node, NodeReading(sets_aside=True)).warnings
-    assert warning.endswith("the node takes pods")
+def test_which_nodes_are_in_quarantine_and_which_are_exempt() -> None:
+    assert (num_failed({}), is_exempt({})) == (0, False)
+    on_trial = TEXT.replace("}", ',"trial":true}')
+    for text, failed, exempt in (("", 0, False), (" Never\n", 0, True), (TEXT, 7, False), (on_trial, 0, False)):
+        assert (num_failed({SET_ASIDE: text}), is_exempt({SET_ASIDE: text})) == (failed, exempt)
+    assert as_noted(NodeOffer(), node(TEXT), NodeReading(sets_aside=True)).set_aside == 7
+    assert as_noted(NodeOffer(), node(TEXT), NodeReading()).set_aside == 0, "there is no quarantine"
 
 
-def test_a_note_counts_only_where_nodes_are_set_aside() -> None:
-    node = msgspec.convert({"metadata": {"annotations": {SET_ASIDE: TEXT}}}, objects.Node)
-    assert as_noted(NodeOffer(), node, NodeReading(sets_aside=True)).set_aside == 7
-    assert as_noted(NodeOffer(), node, NodeReading()).set_aside == 0
+def test_a_note_that_can_not_be_parsed_is_left_alone() -> None:
+    for text in (
+        "no",
+        "[" * 2000,
+        TEXT[:-1] + " " * 2000 + "}",
+        TEXT.replace("7", "0"),
+        TEXT.replace("7", "1e99"),
+        TEXT.replace("1800001800", str(2**40)),
+        TEXT.replace("boot-1", "b" * 200),
+    ):
+        with pytest.raises(UnreadableError, match=SET_ASIDE):
+            read_note({SET_ASIDE: text})
+        assert is_exempt({SET_ASIDE: text})
+        noted = as_noted(NodeOffer(), node(text), NodeReading(sets_aside=True))
+        assert (noted.set_aside, len(noted.warnings)) == (0, 1)

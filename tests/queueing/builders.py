@@ -23,7 +23,7 @@ def view_of(
     allowed: Mask | None = None,
     domains: Mapping[str, Ints] | None = None,
 ) -> View:
-    """A view of a cluster whose nodes have so much CPU and memory, all of it free."""
+    """A view of a cluster whose nodes have this much CPU and memory, all of it free."""
     cluster = cluster_of(nodes)
     size = cluster.num_nodes
     cpu = np.broadcast_to(np.asarray(cpu_milli, np.int64), size).copy()
@@ -60,12 +60,12 @@ def demo_pods() -> list[PlanPod]:
 
 
 def reasons(plan: Plan) -> dict[int, str]:
-    """In words, why pods get no node."""
+    """The reasons of the pods that get no node, by position."""
     return {position: str(why) for position, why in plan.unassigned.items()}
 
 
 def check(view: View, pods: Sequence[PlanPod], plan: Plan) -> None:
-    """Nothing over capacity, nobody in two states, gangs whole: counted pod by pod, in Python's own integers."""
+    """Assert that no node is overbooked and gangs are whole, counted pod by pod in Python's integers."""
     assert plan.pods == tuple(pods)
     assert len(plan.rows) == len(plan.gpus) == len(pods)
     assert {position for position, row in enumerate(plan.rows) if row < 0} == set(plan.unassigned)

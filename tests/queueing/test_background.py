@@ -1,8 +1,7 @@
-"""What goes on of a queue by itself: rounds when they are due, and beside them what its options ask for."""
+"""A queue's background work: rounds when they are due, and the tasks that its options enable."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -12,57 +11,37 @@ from extender.kube.objects import Metadata, Pod
 from extender.kube.watches import NODES
 from extender.queueing.controller import _NAMESPACES
 from extender.queueing.pods.entries import Entry
-from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.running_pods import owners_of
+from extender.queueing.pods.objects import decode_node
 from tests.ledger.builders import until
 from tests.queueing.direct.rigs import DirectRig
-from tests.queueing.rigs import Api, Rig
+from tests.queueing.rigs import Api, Rig, idle
 
 NAMESPACES, ROUNDS = "queue's mirror of namespaces", "queue"
 FINISHED, PREEMPTED = "queue's list of finished pods", "end of preempted gangs"
 
 
-async def idle() -> None:
-    """All that goes on has its turn a few times."""
-    for _ in range(50):
-        await asyncio.sleep(0)
+def test_the_options_decide_what_runs_and_the_service_can_do_without_it() -> None:
+    by_default = {NAMESPACES, ROUNDS, FINISHED, PREEMPTED}
+    rows: list[tuple[Callable[[], Rig], set[str]]] = [
+        (Rig, by_default),
+        (lambda: Rig(order=Order.FIFO, gangs_end_whole=False), {NAMESPACES, ROUNDS}),
+        (lambda: Rig(gang_timeout_s=60.0), by_default | {"eviction of incomplete gangs"}),
+        (DirectRig, by_default | {"queue's follower"}),
+    ]
 
-
-@pytest.mark.parametrize(
-    ("make", "works"),
-    [
-        pytest.param(Rig, {NAMESPACES, ROUNDS, FINISHED, PREEMPTED}, id="by default"),
-        pytest.param(
-            lambda: Rig(order=Order.FIFO, gangs_end_whole=False), {NAMESPACES, ROUNDS}, id="in the order of creation"
-        ),
-        pytest.param(
-            lambda: Rig(gang_timeout_s=60.0),
-            {NAMESPACES, ROUNDS, FINISHED, PREEMPTED, "eviction of incomplete gangs"},
-            id="gangs are given up",
-        ),
-        pytest.param(
-            DirectRig,
-            {NAMESPACES, ROUNDS, FINISHED, PREEMPTED, "queue's follower"},
-            id="kube-scheduler binds by itself",
-        ),
-    ],
-)
-def test_what_goes_on_is_what_the_options_ask_for_and_the_service_can_do_without(
-    make: Callable[[], Rig], works: set[str]
-) -> None:
-    async def story() -> None:
+    async def story(make: Callable[[], Rig], works: set[str]) -> None:
         queue = make().queue
         queue.start()
         await idle()
-        assert set(queue.tasks.names) == works
-        assert queue.tasks.num_deaths == 0
+        assert (set(queue.tasks.names), queue.tasks.num_deaths) == (works, 0)
         await queue.stop()
         assert queue.tasks.fault() == ""
 
-    asyncio.run(story())
+    for make, works in rows:
+        asyncio.run(story(make, works))
 
 
-def test_what_of_it_has_died_is_said_and_makes_nothing_else_fail() -> None:
+def test_a_task_that_has_died_is_reported_and_makes_nothing_else_fail() -> None:
     class Broken(Api):
         async def get(self, path: str, query: object = None) -> bytes:
             raise ValueError("broken")
@@ -84,7 +63,7 @@ def test_a_round_begins_when_something_has_changed_or_the_last_one_is_long_ago()
     counts = rig.queue.counts
 
     async def quiet() -> None:
-        """What was begun goes on to its end, and then no round begins by itself."""
+        """Wait until no further round begins."""
         before = -1
         async with asyncio.timeout(30):
             while counts.rounds != before:
@@ -129,35 +108,27 @@ def test_a_round_begins_when_something_has_changed_or_the_last_one_is_long_ago()
 
 
 class Places:
-    """Keeps none."""
+    """Keeps a place for pod `kept`."""
 
     def others(self, waiting: list[Entry]) -> list[Entry]:
-        return waiting
+        return [entry for entry in waiting if entry.uid != "kept"]
 
     def place_kept(self, pod: Pod) -> str:
-        return ""
+        return "m" if pod.metadata.uid == "kept" else ""
 
 
-def test_what_keeps_places_says_whose_nodes_a_round_may_choose_and_what_is_kept() -> None:
-    class One(Places):
-        def others(self, waiting: list[Entry]) -> list[Entry]:
-            return [entry for entry in waiting if entry.uid != "kept"]
-
-        def place_kept(self, pod: Pod) -> str:
-            return "m" if pod.metadata.uid == "kept" else ""
-
+def test_what_keeps_places_decides_whose_nodes_a_round_may_choose() -> None:
     rig = Rig()
     rig.node("n", 2)
-    rig.pod("kept", 1)
-    rig.pod("other", 1)
-    rig.kept_places = One()
-    asyncio.run(rig.queue.run_round())
-    assert (rig.node_of("kept"), rig.node_of("other")) == ("", "n")
-    assert rig.queue.place_kept(Pod(Metadata(uid="kept"))) == "m"
+    for name in ("kept", "other"):
+        rig.pod(name, 1)
+    kept = Pod(Metadata(uid="kept"))
+    rig.kept_places = Places()
+    rig.round()
+    assert (rig.placed(), rig.queue.place_kept(kept)) == (["other"], "m")
     rig.kept_places = None
-    asyncio.run(rig.queue.run_round())
-    assert rig.node_of("kept") == "n"
-    assert rig.queue.place_kept(Pod(Metadata(uid="kept"))) == ""
+    rig.round()
+    assert (rig.placed(), rig.queue.place_kept(kept)) == (["kept", "other"], "")
 
 
 def test_a_round_that_fails_is_counted_and_the_next_one_is_begun(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,25 +153,20 @@ def test_a_round_that_fails_is_counted_and_the_next_one_is_begun(caplog: pytest.
     assert caplog.messages.count("a round of the queue failed") == 2
 
 
-def ended(name: str) -> dict[str, Any]:
-    """A pod of a Job that has run for an hour."""
-    owner = {"kind": "Job", "name": "job", "uid": "job", "controller": True}
-    state = {"terminated": {"finishedAt": "2026-01-01T01:00:00Z"}}
-    return {
-        "metadata": {"name": name, "namespace": "ns", "uid": name, "ownerReferences": [owner]},
-        "spec": {"nodeName": "n", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+@pytest.mark.parametrize("error", [None, ApiError(403, "Forbidden", "cannot list pods")])
+def test_run_times_of_pods_that_ended_before_the_start_are_learned_where_they_can_be_listed(
+    error: ApiError | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = {
+        "metadata": {"name": "a", "namespace": "ns", "uid": "a"},
+        "spec": {"nodeName": "n"},
         "status": {
             "phase": "Succeeded",
             "startTime": "2026-01-01T00:00:00Z",
-            "containerStatuses": [{"state": state}],
+            "containerStatuses": [{"state": {"terminated": {"finishedAt": "2026-01-01T01:00:00Z"}}}],
         },
     }
 
-
-@pytest.mark.parametrize("error", [None, ApiError(403, "Forbidden", "cannot list pods")])
-def test_how_long_pods_ran_that_ended_before_the_start_is_learned_where_that_can_be_read(
-    error: ApiError | None, caplog: pytest.LogCaptureFixture
-) -> None:
     class Listing(Api):
         async def get(self, path: str, query: object = None) -> bytes:
             if path == "/api/v1/pods" and error is not None:
@@ -208,8 +174,7 @@ def test_how_long_pods_ran_that_ended_before_the_start_is_learned_where_that_can
             return await super().get(path, query)
 
     rig = Rig(api=Listing())
-    owners = owners_of(decode_pod(ended("next")), 1.0)
-    rig.api.pods |= {name: ended(name) for name in ("a", "b", "c")}
+    rig.api.pods["a"] = ended
 
     async def story() -> None:
         rig.queue.start()
@@ -218,22 +183,22 @@ def test_how_long_pods_ran_that_ended_before_the_start_is_learned_where_that_can
 
     asyncio.run(story())
     assert rig.queue.tasks.num_deaths == 0
-    told = [message for message in caplog.messages if "finished pods" in message]
+    logged = [message for message in caplog.messages if "finished pods" in message]
     if error is None:
-        assert rig.queue.durations.expected_s(owners) == pytest.approx(3600.0)
-        assert told == []
+        assert rig.queue.durations.expected_s(("ns",)) == pytest.approx(3600.0)
+        assert logged == []
     else:
-        assert not rig.queue.durations.knows(owners)
-        assert "cannot list pods" in told[0]
+        assert not rig.queue.durations.knows(("ns",))
+        assert "cannot list pods" in logged[0]
 
 
-# A new leader
-
-
-def test_a_new_leader_knows_of_no_pod_where_one_before_may_have_written_on_any() -> None:
+def test_a_new_leader_forgets_pods_that_one_before_may_have_written_on_and_what_they_hold() -> None:
     asked, direct = Rig(), DirectRig()
     for rig in (asked, direct):
+        rig.node("n", 1)
         rig.pod("a", 1)
+        rig.round()
+        assert rig.ledger.allocation("a") is not None
         asyncio.run(rig.queue.catch_up())
     assert list(asked.queue.backlog.entries) == ["a"], "whatever is written there, it is asked about each pod"
-    assert not direct.queue.backlog.entries
+    assert (dict(direct.queue.backlog.entries), direct.free()) == ({}, 1)

@@ -1,4 +1,4 @@
-"""The queue as the settings want it: what each of them sets, and by what pods are let go."""
+"""The queue as built from the settings: what each of them sets, and how pods are released."""
 
 import asyncio
 import time
@@ -14,10 +14,10 @@ from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.watches import NODES, PODS
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
-from extender.queueing.asked import Asked
 from extender.queueing.build import build_queue
-from extender.queueing.direct.mode import Direct
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.direct.mode import DirectMode
+from extender.queueing.extender_mode import ExtenderMode
+from extender.queueing.kept_places import PlaceKeeper
 from extender.queueing.options import Options
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.build import build_foundation
@@ -29,44 +29,20 @@ from tests.queueing.rigs import GATES
 
 
 def test_every_setting_of_the_queue_and_of_decisions_that_it_goes_by_counts() -> None:
-    settings = QueueSettings(
-        enabled=True,
-        planner="exact",
-        order=Order.FIFO,
-        ageing_s=2.0,
-        fair_share=True,
-        quotas={"a": 3.0},
-        weights={"b": 4.0},
-        reserve_after_s=6.0,
-        skip_s=7.0,
-        patience_s=8.0,
-        max_open=10,
-        fail_open_s=11.0,
-        gang_timeout_s=12.0,
-        gangs_end_whole=False,
-    )
-    decisions = DecisionSettings(policy="spread", rank_cpu_pods=False)
-    assert Options.of(settings, decisions) == Options(
-        planner="exact",
-        policy="spread",
-        rank_cpu_pods=False,
-        order=Order.FIFO,
-        ageing_s=2.0,
-        max_open=10,
-        reserve_after_s=6.0,
-        skip_s=7.0,
-        patience_s=8.0,
-        fail_open_s=11.0,
-        gang_timeout_s=12.0,
-        gangs_end_whole=False,
-        fair_share=True,
-        quotas=Quotas({"a": 3.0}, {"b": 4.0}),
-    )
+    same: dict[str, Any] = {
+        **{"planner": "exact", "order": Order.FIFO, "ageing_s": 2.0, "fair_share": True, "reserve_after_s": 6.0},
+        **{"skip_s": 7.0, "patience_s": 8.0, "max_open": 10, "fail_open_s": 11.0, "gang_timeout_s": 12.0},
+        "gangs_end_whole": False,
+    }
+    settings = QueueSettings(enabled=True, quotas={"a": 3.0}, weights={"b": 4.0}, **same)
+    decided: dict[str, Any] = {"policy": "spread", "rank_cpu_pods": False}
+    expected = Options(quotas=Quotas({"a": 3.0}, {"b": 4.0}), **same, **decided)
+    assert Options.of(settings, DecisionSettings(**decided)) == expected
     assert Options.of(QueueSettings(), DecisionSettings()) == Options(policy="auto")
 
 
 class Built:
-    """A queue on a cluster in memory, of which nothing is known but what a test tells."""
+    """A queue on a cluster in memory; the test feeds its caches."""
 
     def __init__(self, *, lead: bool = True, **queue: Any) -> None:
         self.now = 1000.0
@@ -79,15 +55,15 @@ class Built:
             self.base.fence.open("epoch")
         clock = self.base.clock
         self.placer = Placer(self.base.ledger, default_policy="tightest", clock=clock, wall_clock=clock)
-        self.kept_places: KeepsPlaces | None = None
+        self.kept_places: PlaceKeeper | None = None
         made = build_queue(
             self.settings,
             self.base,
             self.placer,
-            takes_more=lambda request: request.count == 1,
+            wastes_gpu=lambda request: request.count == 1,
             why_refused=lambda pod: f"{pod.name} was refused",
             kept_places=lambda: self.kept_places,
-            lets_roomless_go=lambda: None,
+            roomless_releaser=lambda: None,
         )
         assert made is not None
         self.queue = made
@@ -134,16 +110,16 @@ def test_it_goes_by_what_the_other_parts_know_and_are_told() -> None:
     built = Built(order="fifo")
     base, queue = built.base, built.queue
     assert queue.options == Options.of(built.settings.queue, built.settings.decisions)
-    assert isinstance(queue.mode, Asked)
+    assert isinstance(queue.mode, ExtenderMode)
     made_of = queue.mode.transport, queue.mode.placer, queue.mode.resolver
     assert made_of == (built.cluster, built.placer, base.resolver)
-    assert (queue.nodes.crowd is base.mirror.tenants.crowd, queue.claims) == (True, None)
+    assert (queue.nodes.bound_pod_index is base.mirror.bound_pods.index, queue.claims) == (True, None)
     assert queue.fault() == base.mirror.fault() != ""
     built.node("n", 2)
     built.pod("p", 1, "2026-01-01T00:00:00Z")
     entry = queue.backlog.entries["p"]
     assert (entry.seen, entry.created, queue.place_kept(entry.pod)) == (1000.0, 1767225600.0, "")
-    built.kept_places = cast(KeepsPlaces, SimpleNamespace(place_kept=lambda pod: f"kept for {pod.key}"))
+    built.kept_places = cast(PlaceKeeper, SimpleNamespace(place_kept=lambda pod: f"kept for {pod.key}"))
     assert queue.place_kept(entry.pod) == "kept for ns/p"
     entry.reserve("m")
     base.ledger.reserve("p", "n", Holding(1), built.now)
@@ -164,14 +140,14 @@ def test_gangs_end_by_who_leads_and_what_is_known_of_their_members(lead: bool) -
 
 
 @pytest.mark.parametrize("lead", [True, False])
-def test_who_passes_the_queue_by_is_told_so_by_the_leader(lead: bool) -> None:
+def test_only_the_leader_emits_an_event_about_a_pod_outside_the_queue(lead: bool) -> None:
     built = Built(lead=lead)
     built.pod("late", 1, "2026-01-01T00:00:00Z", gated=False, queue="enabled")
     assert built.queue.passed.num_passed == 1
     assert built.events() == (["PassedQueue"] if lead else [])
 
 
-def test_how_long_pods_have_run_is_told_by_the_clock_on_the_wall() -> None:
+def test_run_times_of_pods_are_measured_by_the_wall_clock() -> None:
     built = Built()
     built.queue.durations.finished(("ns",), 1000.0)
     for name in ("a", "b"):
@@ -181,10 +157,10 @@ def test_how_long_pods_have_run_is_told_by_the_clock_on_the_wall() -> None:
     assert built.queue.running.left_s("a") == pytest.approx(600.0, abs=60.0)
 
 
-def test_where_kube_scheduler_calls_no_extender_pods_are_let_go_by_what_is_written_on_them() -> None:
+def test_without_an_extender_the_mode_is_direct() -> None:
     built = Built(extender=False)
     mode, base = built.queue.mode, built.base
-    assert isinstance(mode, Direct)
+    assert isinstance(mode, DirectMode)
     assert (mode.resolver, mode.fence, mode.events) == (base.resolver, base.fence, base.events)
     runs = decode_pod({"metadata": {"name": "a", "uid": "a"}, "spec": {"nodeName": "n"}})
     base.mirror.hub.cache(PODS).upsert(runs)

@@ -32,7 +32,7 @@ from extender.kube.patches import Patch, write
 from extender.kube.records import _Write
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import read_holding
-from extender.queueing.direct.mode import Direct, _Doubt
+from extender.queueing.direct.mode import DirectMode, _Doubt
 from extender.queueing.direct.writer import DirectWriter, _Assignment, is_blank
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.nominations import PLANNED_BY
@@ -221,7 +221,7 @@ class Doubted(_Doubt):
             clock=lambda: 0.0,
             changed=lambda: None,
         )
-        super().__init__(cast(Direct, mode), entry)
+        super().__init__(cast(DirectMode, mode), entry)
         self.process = process
 
     def settle(self, result: Result[Pod]) -> None:

@@ -1,9 +1,9 @@
-"""Pods that can't be let go say why, and are tried ever later; a queue that can't plan says so on all that wait."""
+"""Pods that can't be released say why, and are tried ever later; a queue that can't plan says so on all that wait."""
 
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, UnreachableError
-from extender.kube.rights import Given, Need, Rights
+from extender.kube.rights import Grants, Need, Rights
 from extender.queueing.dispatch import no_right
 from tests.kube.test_rights import forbidden
 from tests.queueing.rigs import Rig
@@ -11,23 +11,15 @@ from tests.queueing.rigs import Rig
 _LACKS = "user system:kube-scheduler lacks that right, which manifests/queue/rbac.yaml gives"
 
 
-def why(rig: Rig, name: str) -> str:
-    return str(rig.queue.backlog.entries[name].skips.reason)
-
-
 @pytest.mark.parametrize(
     ("error", "said", "most"),
     [
         (forbidden("patch", "pods"), f"Kerf may not patch pods: {_LACKS}", 12),
-        (
-            ApiError(422, "Invalid", "denied by a webhook"),
-            "Kerf can't write on it: 422 Invalid: denied by a webhook",
-            20,
-        ),
-        (UnreachableError("PATCH /pods/a: refused"), "Kerf can't write on it: PATCH /pods/a: refused", 30),
+        (ApiError(422, "Invalid", "denied"), "Kerf can't update it: 422 Invalid: denied", 20),
+        (UnreachableError("PATCH /pods/a: refused"), "Kerf can't update it: PATCH /pods/a: refused", 30),
     ],
 )
-def test_a_pod_that_can_not_be_let_go_says_why_and_is_tried_ever_later(
+def test_a_pod_that_can_not_be_released_says_why_and_is_tried_ever_later(
     error: ClusterError, said: str, most: int
 ) -> None:
     rig, num_tries = Rig(), 0
@@ -42,15 +34,14 @@ def test_a_pod_that_can_not_be_let_go_says_why_and_is_tried_ever_later(
     rig.api.fail = fail
     for _ in range(120):
         rig.round(0.5)
-    assert why(rig, "a") == said
-    assert rig.note("a") == said
+    assert rig.why("a") == rig.note("a") == said
     assert 4 <= num_tries <= most
     status, until = rig.api.pods["a"]["status"], rig.now + 60.0
-    while "nominatedNodeName" in status and rig.now < until:  # what became of the last try is found out a little later
+    while "nominatedNodeName" in status and rig.now < until:  # the outcome of the last try is found out a little later
         rig.round(0.5)
         status = rig.api.pods["a"]["status"]
-    assert "nominatedNodeName" not in status, "its node is others'"
-    assert rig.ledger.claim("a") is None
+    assert "nominatedNodeName" not in status, "its node is free for others"
+    assert rig.ledger.allocation("a") is None
     rig.api.fail = lambda name, part: None
     until = rig.now + 100.0
     while not rig.api.order and rig.now < until:
@@ -83,18 +74,18 @@ def test_a_queue_that_can_not_plan_says_so_on_its_pods(error: str, said: str) ->
     reflector = rig.queue.reflectors["namespaces"]
     reflector.num_lists, reflector.last_error = 0, error
     rig.round(2.0)
-    assert rig.queue.backlog.entries["a"].skips.reason is None, "it may be over in a moment"
+    assert rig.entry("a").skips.reason is None, "a short fault is not reported"
     rig.round(6.0)
-    assert why(rig, "a") == said
+    assert rig.why("a") == said
     reflector.num_lists, reflector.last_error = 1, ""
     rig.round(31.0)
-    assert "needs 2 GPUs" in why(rig, "a")
-    assert rig.queue.backlog.entries["a"].lacks_room_since == 600.0, "it was waiting for room all the while"
+    assert "needs 2 GPUs" in rig.why("a")
+    assert rig.entry("a").lacks_room_since == 600.0, "it was waiting for room all the while"
 
 
 def test_a_right_that_a_part_takes_is_given_by_its_manifest() -> None:
     needs = (Need("", "claims/status", ("patch",), "nothing is written"),)
-    of_part = Rights(who="a part", manifest="manifests/part/rbac.yaml", needs=needs)
+    of_part = Rights(capability="a part", manifest="manifests/part/rbac.yaml", needs=needs)
     words = str(forbidden("patch", "claims/status"))
-    assert str(no_right(words, Given([of_part]))).endswith("lacks that right, which manifests/part/rbac.yaml gives")
-    assert str(no_right(words, Given())).endswith("lacks that right, which the chart gives")
+    assert str(no_right(words, Grants([of_part]))).endswith("lacks that right, which manifests/part/rbac.yaml gives")
+    assert str(no_right(words, Grants())).endswith("lacks that right, which the chart gives")

@@ -1,4 +1,4 @@
-"""What is known of gangs' pods with a node, and of those that were evicted for others."""
+"""The gangs' pods with a node, and their losses to preemption."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ WHY = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionBySche
 
 
 def pod(name: str, *, gang: str = "g", left_s: int | None = None, why: Any = None, **spec: Any) -> Pod:
-    """A pod that runs, and is asked to end within so many seconds from 01:00:00 on, where that is said."""
+    """A running pod; with `left_s` it terminates, that many seconds after 01:00:00."""
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": "ns",
@@ -33,8 +33,8 @@ def marked(name: str, message: str, status: str = "True") -> Pod:
     return pod(name, why={"type": GANG_PREEMPTED, "status": status, "message": message})
 
 
-def told(*pods: Pod) -> GangMembers:
-    """What is known once a watch has told of pods."""
+def seen(*pods: Pod) -> GangMembers:
+    """The members after a watch has reported pods."""
     members = GangMembers(lambda: SEEN)
     for item in pods:
         members.changed(None, item)
@@ -45,7 +45,7 @@ def test_a_gang_s_pods_are_known_as_they_were_told_of_last_and_until_they_are_go
     first, now = pod("a"), pod("a", nodeName="n")
     b, z, single = pod("b"), pod("z", gang="h"), pod("single", gang="")
     odd = decode_pod({"metadata": {"name": "odd", "uid": "odd", "annotations": {"kerf.dev/gang": "g"}}})
-    members = told(first, b, z, single, odd)
+    members = seen(first, b, z, single, odd)
     members.changed(first, now)
     assert members.gangs() == {"ns/g": [now, b], "ns/h": [z]}
     assert members.of("ns/g") == [now, b]
@@ -61,7 +61,7 @@ def test_a_gang_s_pods_are_known_as_they_were_told_of_last_and_until_they_are_go
 def test_a_pod_that_was_evicted_for_another_is_a_loss_as_of_when_that_was_asked_for() -> None:
     runs = pod("a", nodeName="n")
     goes = pod("a", nodeName="n", priority=7, left_s=30, why=WHY)
-    members = told(runs, pod("b"))
+    members = seen(runs, pod("b"))
     members.changed(runs, goes)
     [loss] = members.losses.values()
     assert loss == Loss(
@@ -76,61 +76,47 @@ def test_a_pod_that_was_evicted_for_another_is_a_loss_as_of_when_that_was_asked_
     assert members.news.is_set()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "beside"),
-    [
-        pytest.param(pod("a", why=WHY), None, {"uid-b"}, id="gone at once"),
-        pytest.param(None, pod("a", left_s=0, why=WHY), set(), id="going as it is seen first, with no time to end"),
-        pytest.param(pod("a", left_s=5), pod("a", left_s=0, why=WHY), set(), id="going already, for something else"),
-    ],
-)
-def test_who_is_beside_a_pod_that_is_lost_is_known_where_it_was_seen_to_go(
-    before: Pod | None, after: Pod | None, beside: set[str]
-) -> None:
-    members = told(*([] if before is None else [before]), pod("b"))
-    members.changed(before, after)
-    [loss] = members.losses.values()
-    expected = Loss("ns/g", "uid-a", int(SEEN), "a was preempted on ", priority=0, beside=frozenset(beside))
-    assert loss == expected
+def test_the_members_beside_a_lost_pod_are_known_where_it_was_seen_to_go() -> None:
+    going = pod("a", left_s=0, why=WHY)
+    for before, after, beside in (
+        (pod("a", why=WHY), None, {"uid-b"}),  # without a grace period
+        (None, going, set()),  # terminating when first seen
+        (pod("a", left_s=5), going, set()),  # already terminating, for another reason
+    ):
+        members = seen(*([] if before is None else [before]), pod("b"))
+        members.changed(before, after)
+        expected = Loss("ns/g", "uid-a", int(SEEN), "a was preempted on ", priority=0, beside=frozenset(beside))
+        assert list(members.losses.values()) == [expected]
 
 
 @pytest.mark.parametrize(
-    "why",
-    [
-        pytest.param(None, id="deleted"),
-        pytest.param(WHY | {"reason": "EvictionByEvictionAPI"}, id="evicted by somebody else"),
-        pytest.param(WHY | {"status": "False"}, id="spared"),
-        pytest.param(WHY | {"type": "Ready"}, id="another condition"),
-    ],
+    "why", [None, WHY | {"reason": "EvictionByEvictionAPI"}, WHY | {"status": "False"}, WHY | {"type": "Ready"}]
 )
-def test_a_pod_that_leaves_for_anything_else_is_no_loss(why: Any) -> None:
-    before, after = pod("a"), pod("a", left_s=30, why=why)
-    members = told(before)
-    members.changed(before, after)
-    members.changed(after, None)
-    sudden = pod("b", why=why)
-    members.changed(None, sudden)
-    members.changed(sudden, None)
-    assert not members.losses
+def test_a_pod_that_leaves_for_another_reason_or_has_no_gang_is_no_loss(why: Any) -> None:
+    for gang, reason in (("g", why), ("", WHY)):
+        before, after, sudden = (
+            pod("a", gang=gang),
+            pod("a", gang=gang, left_s=30, why=reason),
+            pod("b", gang=gang, why=reason),
+        )
+        members = seen(before, sudden)
+        members.changed(before, after)
+        members.changed(after, None)
+        members.changed(sudden, None)
+        assert not members.losses
 
 
-def test_a_pod_of_no_gang_is_no_loss() -> None:
-    members = told(pod("a", gang="", why=WHY))
-    members.changed(pod("a", gang="", why=WHY), None)
-    assert not members.losses
-
-
-def test_a_loss_is_told_by_the_mark_that_it_leaves_on_others() -> None:
+def test_a_loss_is_read_from_the_mark_that_it_leaves_on_others() -> None:
     lost = Loss("ns/g", "uid-a", int(SEEN), "a was preempted on n: x", "n", 3)
-    members = told(marked("b", lost.mark))
+    members = seen(marked("b", lost.mark))
     assert lost.mark == "2026-01-01T01:00:00Z: a was preempted on n: x"
     assert list(members.losses.values()) == [Loss("ns/g", lost.mark, lost.at, lost.why)]
-    assert not told(marked("b", lost.mark, "False")).losses
-    assert not told(marked("b", "soon: a was preempted on n")).losses
+    assert not seen(marked("b", lost.mark, "False")).losses
+    assert not seen(marked("b", "soon: a was preempted on n")).losses
 
 
 def test_a_loss_concerns_the_pods_of_its_start_of_the_gang() -> None:
-    """Those that were made before it, were beside it, or are marked by it."""
+    """Pods created before it, seen beside it, or marked by it."""
     lost = Loss("ns/g", "uid-a", int(SEEN), "a was preempted on n", beside=frozenset({"uid-b"}))
     later = Loss("ns/g", "uid-z", int(SEEN) + 1, "z was preempted on n")
     pods = [pod("b"), pod("c"), marked("d", lost.mark), marked("e", later.mark)]
@@ -139,7 +125,7 @@ def test_a_loss_concerns_the_pods_of_its_start_of_the_gang() -> None:
 
 
 def test_what_is_settled_is_not_lost_again() -> None:
-    members = told(pod("a", left_s=30, why=WHY), pod("b", left_s=30, why=WHY))
+    members = seen(pod("a", left_s=30, why=WHY), pod("b", left_s=30, why=WHY))
     a, b = members.losses.values()
     members.settle(a)
     members.changed(None, pod("a", left_s=30, why=WHY))
@@ -152,7 +138,7 @@ def test_no_more_is_remembered_than_has_room_and_the_oldest_is_forgotten_first()
     def goes(number: int) -> None:
         members.changed(None, pod(f"p-{number}", left_s=30, why=WHY))
 
-    members, room = told(), 4096
+    members, room = seen(), 4096
     for number in range(room):
         goes(number)
     first, *others = members.losses.values()

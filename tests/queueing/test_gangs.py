@@ -1,7 +1,7 @@
-"""Gangs: who is there, what PodGroups of either kind say, and what becomes of one that loses a member."""
+"""Gangs: their members, PodGroups of both APIs, and the eviction of incomplete gangs."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -12,16 +12,28 @@ from extender.kube.objects import Pod
 from extender.planning.wait_reasons import Code
 from extender.queueing.gangs import Gangs, Unit, units_of
 from extender.queueing.pods.batches import by_gang
+from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_pod
 from extender.queueing.preempted_gangs import GangEviction, post_eviction
 from extender.scheduling.placer import PodIdentity
 from tests.ledger.builders import until
 from tests.queueing.watches import Answers, entries, pod
 
-GROUP = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/g"
+GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/ns/podgroups/"
 NATIVE = "/apis/scheduling.k8s.io/v1alpha2/namespaces/ns/podgroups/g"
 PODS = "/api/v1/namespaces/ns/pods"
 GANG = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+LABEL = "scheduling.x-k8s.io/pod-group"
+DELETED = "2026-01-01T00:00:00Z"
+
+
+def ask(waiting: Iterable[Entry], api: Answers) -> list[Unit]:
+    """The units of waiting pods; the API server answers at once."""
+    return asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
+
+
+def num_unknown(units: Iterable[Unit]) -> int:
+    return sum(unit.missing is not None and unit.missing.code is Code.GANG_UNKNOWN for unit in units)
 
 
 def test_an_incomplete_gang_waits_and_members_that_run_count() -> None:
@@ -31,106 +43,103 @@ def test_an_incomplete_gang_waits_and_members_that_run_count() -> None:
         gangs = Gangs(api, lambda: now[0])  # type: ignore[arg-type]
         waiting = entries(pod("a", annotations=GANG), pod("b", annotations=GANG), pod("single"))
         units = await units_of(waiting, gangs)
-        assert [(unit.key, len(unit.entries), str(unit.missing or "")) for unit in units] == [
-            ("ns/single", 1, ""),
-            ("ns/g", 2, "gang ns/g waits for its pods: 2 of 3 exist"),
+        incomplete = Code.GANG_INCOMPLETE.reason(gang="ns/g", here=2, size=3)
+        assert [(unit.key, len(unit.entries), unit.missing) for unit in units] == [
+            ("ns/single", 1, None),
+            ("ns/g", 2, incomplete),
         ]
         runs = {"metadata": {"namespace": "ns", "annotations": GANG}, "spec": {"nodeName": "n"}}
         api.answers[PODS] = {"items": [runs, {"metadata": {"namespace": "ns"}}]}
         await units_of(waiting, gangs)
-        assert len(api.asked) == 1  # remembered for a while
+        assert len(api.asked) == 1  # cached
         now[0] = 6.0
         assert [unit.missing for unit in await units_of(waiting, gangs)] == [None, None]
 
     asyncio.run(run())
 
 
-def test_a_pod_group_says_the_size() -> None:
-    async def run() -> None:
-        label = {"scheduling.x-k8s.io/pod-group": "g"}
-        waiting = entries(pod("a", labels=label), pod("b", labels=label))
-        [unit] = await units_of(waiting, Gangs(Answers(), lambda: 0.0))  # type: ignore[arg-type]
-        assert str(unit.missing) == "gang ns/g: its PodGroup does not exist, or has no minMember or minCount"
-        [unit] = await units_of(waiting, Gangs(Answers({GROUP: {"spec": {"minMember": 2}}}), lambda: 0.0))  # type: ignore[arg-type]
-        assert unit.missing is None
+def test_a_pod_group_says_the_size_and_a_complete_gang_needs_no_list() -> None:
+    waiting = entries(*(pod(name, labels={LABEL: "g"}) for name in "ab"))
+    [unit] = ask(waiting, Answers())
+    assert unit.missing == Code.GANG_WITHOUT_GROUP.reason(gang="ns/g")
+    [unit] = ask(waiting, Answers({f"{GROUPS}g": {"spec": {"minMember": 2}}}))
+    assert unit.missing is None
+    api = Answers()
+    [unit] = ask(entries(*(pod(name, annotations=GANG) for name in "abc")), api)
+    assert (unit.missing, [planned.topology for planned in unit.pods], api.asked) == (None, [""] * 3, [])
 
-    asyncio.run(run())
+
+def test_a_pod_group_of_kubernetes_own() -> None:
+    def native(spec: dict[str, Any], *names: str) -> list[Unit]:
+        waiting = entries(*(pod(name, spec={"schedulingGroup": {"podGroupName": "g"}}) for name in names))
+        return ask(waiting, Answers({NATIVE: {"spec": spec}}))
+
+    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
+    [unit] = native(policy, "a", "b")
+    assert unit.missing == Code.GANG_INCOMPLETE.reason(gang="ns/g", here=2, size=3)
+    assert {planned.topology for planned in unit.pods} == {""}
+    [unit] = native(policy | {"schedulingConstraints": {"topology": [{"key": "rack"}]}}, "a", "b", "c")
+    assert (unit.missing, {planned.topology for planned in unit.pods}) == (None, {"rack"})
+    units = native({"schedulingPolicy": {"basic": {}}}, "a", "b")
+    assert [(unit.key, unit.missing, unit.pods[0].gang) for unit in units] == [("ns/a", None, ""), ("ns/b", None, "")]
 
 
 def test_a_size_of_thousands_of_digits_harms_no_other_gang() -> None:
-    """Of a pod that was never gated, so that nothing but the list of its namespace tells of it."""
+    """Its pod was never gated, so only the list of its namespace has it."""
     endless = {"kerf.dev/gang": "h", "kerf.dev/gang-size": "000000001" + "0" * 5000}
-    found = {"metadata": {"name": "b", "namespace": "ns", "annotations": endless}, "spec": {"nodeName": "n"}}
-    waiting = entries(pod("a", annotations=GANG))
-    api = Answers({PODS: {"items": [found, member("c"), member("d")]}})
-    [unit] = asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
+    items = [member("b", annotations=endless), member("c"), member("d")]
+    [unit] = ask(entries(pod("a", annotations=GANG)), Answers({PODS: {"items": items}}))
     assert unit.missing is None
     [entry] = entries(pod("a", annotations=endless))
     assert "is not a gang size" in str(entry.fault)
 
 
-def test_many_gangs_are_asked_about_by_one_paged_list_of_their_namespace() -> None:
-    async def run() -> None:
-        api = Answers({PODS: {"items": []}})
-        gangs = [{"kerf.dev/gang": f"g-{number}", "kerf.dev/gang-size": "2"} for number in range(300)]
-        waiting = entries(*(pod(f"p-{number}", annotations=said) for number, said in enumerate(gangs)))
-        units = await units_of(waiting, Gangs(api, lambda: 0.0))  # type: ignore[arg-type]
-        assert (len(units), api.asked) == (300, [PODS])
-        assert api.queries == [{"fieldSelector": "status.phase!=Failed", "limit": "32"}]
-
-    asyncio.run(run())
+def test_many_gangs_are_read_by_one_paged_list_of_their_namespace() -> None:
+    api = Answers({PODS: {"items": []}})
+    gangs = [{"kerf.dev/gang": f"g-{number}", "kerf.dev/gang-size": "2"} for number in range(300)]
+    units = ask(entries(*(pod(f"p-{number}", annotations=said) for number, said in enumerate(gangs))), api)
+    assert (len(units), api.asked) == (300, [PODS])
+    assert api.queries == [{"fieldSelector": "status.phase!=Failed", "limit": "32"}]
 
 
-def test_a_round_asks_a_few_questions_and_everybody_has_a_turn() -> None:
+def test_a_round_reads_16_groups_those_never_read_or_longest_ago_first() -> None:
     async def run() -> None:
         api, now = Answers(), [0.0]
         gangs = Gangs(api, lambda: now[0])  # type: ignore[arg-type]
-        label = "scheduling.x-k8s.io/pod-group"
-        waiting = entries(*(pod(f"p-{number}", labels={label: f"g-{number}"}) for number in range(40)))
-        unknown = []
-        for _ in range(3):
+        waiting = entries(*(pod(f"p-{number}", labels={LABEL: f"g-{number}"}) for number in range(40)))
+        for unknown in (24, 8, 0):
             asked = len(api.asked)
-            units = await units_of(waiting, gangs)
-            unknown.append(sum(unit.missing is not None and unit.missing.code is Code.GANG_UNKNOWN for unit in units))
+            assert num_unknown(await units_of(waiting, gangs)) == unknown
             assert len(api.asked) - asked <= 16
-        assert unknown == [24, 8, 0]
-        now[0] = 5.0  # what was learned is due again: first what was learned longest ago
         api.asked.clear()
-        await units_of(waiting, gangs)
-        assert len(api.asked) == 16
-        now[0] = 10.0
-        await units_of(waiting, gangs)
-        assert len(set(api.asked)) == 32, "others than before"
+        for later in (5.0, 10.0):  # what was learned is due again
+            now[0] = later
+            await units_of(waiting, gangs)
+        assert (len(api.asked), len(set(api.asked))) == (32, 32)
 
     asyncio.run(run())
 
 
-def test_what_is_known_of_a_group_is_forgotten_where_it_was_not_asked_for_again_in_time() -> None:
-    def unknown(units: Sequence[Unit]) -> int:
-        return sum(unit.missing is not None and unit.missing.code is Code.GANG_UNKNOWN for unit in units)
-
+def test_a_group_is_forgotten_50_s_after_it_was_read() -> None:
     async def run() -> None:
         now = [7.0]
         gangs = Gangs(Answers(), lambda: now[0])  # type: ignore[arg-type]
-        label = "scheduling.x-k8s.io/pod-group"
-        waiting = entries(*(pod(f"p-{number}", labels={label: f"g-{number}"}) for number in range(32)))
+        waiting = entries(*(pod(f"p-{number}", labels={LABEL: f"g-{number}"}) for number in range(32)))
         for _ in range(2):
             await units_of(waiting, gangs)
-        now[0] = 56.9
-        assert unknown(await units_of(waiting, gangs)) == 0
-        now[0] = 57.0
-        assert unknown(await units_of(waiting, gangs)) == 0, "those that were asked for just now, and 16 more"
-        now[0] = 107.0
-        assert unknown(await units_of(waiting, gangs)) == 16
+        # At 57 those that were read just now are known, and 16 more are read.
+        for later, unknown in ((56.9, 0), (57.0, 0), (107.0, 16)):
+            now[0] = later
+            assert num_unknown(await units_of(waiting, gangs)) == unknown
 
     asyncio.run(run())
 
 
 class Silent(Answers):
-    """An API server that answers when it may."""
+    """An API server that answers once `may` is set."""
 
-    def __init__(self, answers: dict[str, Any] | None = None) -> None:
-        super().__init__(answers)
+    def __init__(self) -> None:
+        super().__init__()
         self.may = asyncio.Event()
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
@@ -139,14 +148,8 @@ class Silent(Answers):
         return await super().get(path, query)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        pytest.param({"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}}, id="by their pods"),
-        pytest.param({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, id="by their PodGroups"),
-    ],
-)
-def test_an_api_server_that_does_not_answer_holds_up_no_round_and_is_not_asked_more_and_more(
+@pytest.mark.parametrize("said", [{"annotations": GANG}, {"labels": {LABEL: "g"}}], ids=["pods", "PodGroups"])
+def test_an_api_server_that_does_not_answer_delays_no_round_and_is_not_asked_more_and_more(
     said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("extender.queueing.gangs._MAX_WAIT_S", 0.05)
@@ -166,37 +169,25 @@ def test_an_api_server_that_does_not_answer_holds_up_no_round_and_is_not_asked_m
         api.may.set()
         for _ in range(3):
             await asyncio.sleep(0)
-        units = await units_of(waiting, gangs)
-        assert Code.GANG_UNKNOWN not in {unit.missing.code for unit in units if unit.missing is not None}
+        assert num_unknown(await units_of(waiting, gangs)) == 0
 
     asyncio.run(run())
 
 
-def test_a_group_that_can_not_be_read_says_no_size_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_that_can_not_be_read_says_no_size_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Forbidden(Answers):
         async def get(self, path: str, query: Query | None = None) -> bytes:
             raise ApiError(403, "Forbidden", "cannot get podgroups")
 
-    waiting = entries(pod("a", labels={"scheduling.x-k8s.io/pod-group": "g"}))
-    [unit] = asyncio.run(units_of(waiting, Gangs(Forbidden(), lambda: 0.0)))  # type: ignore[arg-type]
+    [unit] = ask(entries(pod("a", labels={LABEL: "g"})), Forbidden())
     assert unit.missing == Code.GANG_WITHOUT_GROUP.reason(gang="ns/g")
-    [told] = caplog.messages
-    assert "ns/g" in told
-    assert "cannot get podgroups" in told
+    assert caplog.messages == ["gangs: ns/g can't be read: 403 Forbidden: cannot get podgroups"]
 
 
-def test_a_gang_that_is_complete_is_asked_nothing_about() -> None:
-    said = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+def test_a_groups_name_is_one_part_of_its_path_whatever_its_author_writes() -> None:
     api = Answers()
-    [unit] = asyncio.run(units_of(entries(*(pod(name, annotations=said) for name in "ab")), Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
-    assert (unit.missing, [planned.topology for planned in unit.pods], api.asked) == (None, ["", ""], [])
-
-
-def test_a_group_s_name_is_one_part_of_its_path_whatever_its_author_writes() -> None:
-    api = Answers()
-    waiting = entries(pod("a", labels={"scheduling.x-k8s.io/pod-group": "../x/g"}))
-    asyncio.run(units_of(waiting, Gangs(api, lambda: 0.0)))  # type: ignore[arg-type]
-    assert api.asked[:1] == [GROUP.removesuffix("g") + "..%2Fx%2Fg"]
+    ask(entries(pod("a", labels={LABEL: "../x/g"})), api)
+    assert api.asked[:1] == [f"{GROUPS}..%2Fx%2Fg"]
 
 
 @pytest.mark.parametrize(("page_size", "large", "limits"), [(7, 0, ["7", "7"]), (500, 2**17, ["32", "31"])])
@@ -216,67 +207,39 @@ def test_members_come_in_pages_as_large_as_is_set_and_no_larger_than_can_be_deco
 
 
 def member(name: str, *, node: str = "n", phase: str = "Running", owner: str = "", **metadata: Any) -> dict[str, Any]:
-    """A pod of the gang that was let go."""
+    """A released pod of the gang."""
     owners = [{"uid": owner, "kind": "Job", "name": owner, "controller": True}] if owner else []
     meta = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": GANG, "ownerReferences": owners}
     return {"metadata": meta | metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
 
 
-@pytest.mark.parametrize(
-    ("started", "complete"),
-    [
-        pytest.param([member("a"), member("b")], True, id="two run"),
-        pytest.param([member("a"), member("b", phase="Succeeded", owner="job")], True, id="one of its Job succeeded"),
-        pytest.param([member("a"), member("b", phase="Succeeded", owner="old")], False, id="one of an earlier gang"),
-        pytest.param([member("a"), member("b", deletionTimestamp="2026-01-01T00:00:00Z")], False, id="deleted"),
-        pytest.param(
-            [member("a"), member("b", phase="Succeeded", owner="x", labels={"kerf.dev/pipeline": "p"})],
-            True,
-            id="one of another Job of a pipeline's gang has succeeded",
-        ),
-    ],
-)
-def test_a_member_that_is_made_again_joins_those_that_were_let_go(started: list[Any], complete: bool) -> None:
+def test_a_member_that_is_created_again_joins_those_that_were_released() -> None:
     job = [{"uid": "job", "kind": "Job", "name": "job", "controller": True}]
-    waiting = entries(pod("c", annotations=GANG, ownerReferences=job))
-    [unit] = asyncio.run(units_of(waiting, Gangs(Answers({PODS: {"items": started}}), lambda: 0.0)))  # type: ignore[arg-type]
-    assert (unit.missing is None) == complete
+    for second, complete in (
+        (member("b"), True),
+        (member("b", phase="Succeeded", owner="job"), True),
+        (member("b", phase="Succeeded", owner="old"), False),  # of a former gang
+        (member("b", phase="Succeeded", owner="x", labels={"kerf.dev/pipeline": "p"}), True),
+        (member("b", deletionTimestamp=DELETED), False),
+    ):
+        waiting = entries(pod("c", annotations=GANG, ownerReferences=job))
+        [unit] = ask(waiting, Answers({PODS: {"items": [member("a"), second]}}))
+        assert (unit.missing is None) == complete
 
 
-def test_a_member_made_again_knows_where_the_others_are() -> None:
+def test_a_member_that_is_created_again_knows_where_the_others_are() -> None:
     nominated = member("b", node="", phase="Pending")
     nominated["status"]["nominatedNodeName"] = "next"
     started = [member("a"), nominated, member("c", node="ended", phase="Succeeded")]
-    waiting = entries(pod("d", annotations=GANG))
-    [unit] = asyncio.run(units_of(waiting, Gangs(Answers({PODS: {"items": started}}), lambda: 0.0)))  # type: ignore[arg-type]
+    [unit] = ask(entries(pod("d", annotations=GANG)), Answers({PODS: {"items": started}}))
     assert [planned.beside for planned in unit.pods] == [("n", "next")]
 
 
-def native(spec: dict[str, Any], *names: str) -> Any:
-    group = {"spec": {"schedulingGroup": {"podGroupName": "g"}}}
-    waiting = entries(*(pod(name, spec=group["spec"]) for name in names))
-    return asyncio.run(units_of(waiting, Gangs(Answers({NATIVE: {"spec": spec}}), lambda: 0.0)))  # type: ignore[arg-type]
-
-
-def test_a_pod_group_of_kubernetes_own() -> None:
-    policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-    [unit] = native(policy, "a", "b")
-    assert str(unit.missing) == "gang ns/g waits for its pods: 2 of 3 exist"
-    assert {planned.topology for planned in unit.pods} == {""}
-    [unit] = native(policy | {"schedulingConstraints": {"topology": [{"key": "rack"}]}}, "a", "b", "c")
-    assert (unit.missing, {planned.topology for planned in unit.pods}) == (None, {"rack"})
-
-
-def test_pods_of_a_group_whose_policy_is_no_gang_go_one_by_one() -> None:
-    units = native({"schedulingPolicy": {"basic": {}}}, "a", "b")
-    assert [(unit.key, unit.missing, unit.pods[0].gang) for unit in units] == [
-        ("ns/a", None, ""),
-        ("ns/b", None, ""),
-    ]
+# Gangs that are incomplete for too long
 
 
 class Lost:
-    """A gang of three, of which the test says who is there."""
+    """A gang of three, of which these pods exist."""
 
     def __init__(self, *there: dict[str, Any], refuse: list[ApiError] | None = None) -> None:
         self.now = 0.0
@@ -294,13 +257,13 @@ class Lost:
         )
 
     def add(self, namespace: str, *there: dict[str, Any]) -> None:
-        """The same of another namespace."""
+        """Add pods of another namespace."""
         for item in there:
             item["metadata"]["namespace"] = namespace
         self.api.answers[PODS.replace("/ns/", f"/{namespace}/")] = {"items": list(there)}
 
     def _running(self) -> dict[str, list[Pod]]:
-        items = [item for path, told in self.api.answers.items() if path.endswith("/pods") for item in told["items"]]
+        items = [item for path, found in self.api.answers.items() if path.endswith("/pods") for item in found["items"]]
         on_nodes = [item for item in items if item["status"]["phase"] == "Running" and item["spec"].get("nodeName")]
         return by_gang(map(decode_pod, on_nodes))
 
@@ -311,8 +274,13 @@ class Lost:
         asyncio.run(self.eviction.check())
         return [path.split("/")[-2] for path, body in self.api.written[before:] if body["kind"] == "Eviction"]
 
+    def after_timeout(self) -> list[str]:
+        """Names of the pods evicted after the timeout."""
+        assert self.check(0.0) == []
+        return self.check(60.0)
 
-def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -> None:
+
+def test_what_is_left_of_a_gang_is_evicted_after_the_timeout_and_not_before() -> None:
     lost = Lost(member("a"), member("b"), member("pending", node="", phase="Pending"))
     assert lost.check(0.0) == lost.check(59.0) == []
     assert lost.check(60.0) == ["a", "b", "pending"]
@@ -325,64 +293,66 @@ def test_what_is_left_of_a_gang_is_evicted_after_the_time_out_and_not_before() -
         "metadata": {"name": "a", "namespace": "ns"},
         "deleteOptions": {"preconditions": {"uid": "uid-a"}},
     }
+    asyncio.run(post_eviction(lost.api, PodIdentity("ns", "a", "uid-a"), "7"))  # type: ignore[arg-type]
+    assert lost.api.written[-1][1]["deleteOptions"] == {"preconditions": {"uid": "uid-a", "resourceVersion": "7"}}
 
 
-def test_a_pod_may_be_evicted_as_it_was_seen_and_not_as_it_is_by_then() -> None:
-    api = Answers()
-    asyncio.run(post_eviction(api, PodIdentity("ns", "a", "uid-a"), "7"))  # type: ignore[arg-type]
-    [(_, body)] = api.written
-    assert body["deleteOptions"] == {"preconditions": {"uid": "uid-a", "resourceVersion": "7"}}
+def test_a_gang_that_is_whole_again_in_time_stays() -> None:
+    lost = Lost(member("a"), member("b"))
+    lost.check(0.0)
+    lost.api.answers[PODS]["items"].append(member("c"))
+    assert lost.check(59.0) == []
+    lost.api.answers[PODS]["items"].pop()
+    assert lost.check(61.0) == lost.check(120.0) == []  # the time begins again
+    assert lost.check(121.0) == ["a", "b"]
 
 
-def of_group(name: str, group: str) -> dict[str, Any]:
+def of_group(name: str, group: str, node: str = "n", **metadata: Any) -> dict[str, Any]:
     """A pod whose PodGroup says how many are needed."""
-    return member(name, annotations={}, labels={"scheduling.x-k8s.io/pod-group": group})
+    return member(name, node=node, annotations={}, labels={LABEL: group}, **metadata)
 
 
-def test_pod_groups_say_how_many_pods_a_gang_needs_to_go_on() -> None:
+def test_pod_groups_say_how_many_pods_a_gang_needs_to_continue() -> None:
     lost = Lost(of_group("a", "g"), of_group("b", "whole"), of_group("x", "none"))
-    lost.api.answers |= {GROUP: {"spec": {"minMember": 2}}, f"{GROUP[:-1]}whole": {"spec": {"minMember": 1}}}
-    assert lost.check(0.0) == []
-    assert lost.check(60.0) == ["a"]
-
-
-def test_pods_of_a_group_that_is_no_gang_stay_however_few_there_are() -> None:
+    lost.api.answers |= {f"{GROUPS}g": {"spec": {"minMember": 2}}, f"{GROUPS}whole": {"spec": {"minMember": 1}}}
+    assert lost.after_timeout() == ["a"]
     alone = member("a", annotations={})
     alone["spec"]["schedulingGroup"] = {"podGroupName": "g"}
     lost = Lost(alone)
     lost.api.answers[NATIVE] = {"spec": {"schedulingPolicy": {"basic": {}}}}
-    assert lost.check(0.0) == lost.check(60.0) == []
+    assert lost.after_timeout() == [], "its group is no gang"
 
 
-def test_pods_of_which_nobody_knows_how_many_they_need_stay() -> None:
-    pending = of_group("x", "g")
-    del pending["spec"]["nodeName"]
-    lost = Lost(pending)
-    lost.running = lambda: by_gang([decode_pod(member("a"))])  # it goes, as the watch is about to tell
-    assert lost.check(0.0) == lost.check(60.0) == []
+def test_pods_stay_of_which_it_is_unknown_how_many_they_need() -> None:
+    lost = Lost(of_group("x", "g", node=""))
+    lost.running = lambda: by_gang([decode_pod(member("a"))])  # gone, which the watch has not reported yet
+    assert lost.after_timeout() == []
 
 
-def test_a_gang_that_needs_nobody_is_not_asked_about_as_its_pods_go() -> None:
-    going = of_group("a", "none")
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    lost = Lost(going)
-    assert lost.check(0.0) == lost.check(60.0) == []
-    assert PODS not in lost.api.asked
+def test_members_that_have_succeeded_are_not_lost() -> None:
+    assert Lost(member("a"), *(member(name, phase="Succeeded") for name in "bc")).after_timeout() == []
 
 
-def test_a_gang_whose_group_is_not_read_yet_keeps_no_other_from_being_looked_at() -> None:
+def test_nothing_is_logged_or_listed_of_a_gang_that_needs_no_pod_or_whose_pods_are_all_terminating(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lost = Lost(of_group("a", "none", deletionTimestamp=DELETED))
+    assert (lost.after_timeout(), PODS in lost.api.asked) == ([], False)
+    assert Lost(member("a", deletionTimestamp=DELETED)).after_timeout() == []
+    assert caplog.messages == []
+
+
+def test_a_gang_whose_group_is_not_read_yet_delays_no_other() -> None:
     lost = Lost(*(of_group(f"p-{number}", f"g-{number}") for number in range(17)), member("a"))
     assert lost.check(0.0) == []
     lost.api.answers[PODS]["items"] = [of_group("p-x", f"g-{number}") for number in range(20, 40)] + [member("a")]
     assert lost.check(60.0) == ["a"]
 
 
-def test_gangs_of_so_many_namespaces_are_given_up_at_once_and_the_others_at_the_next_check() -> None:
-    lost = Lost()
+def test_gangs_of_16_namespaces_are_evicted_at_once_and_the_others_at_the_next_check() -> None:
+    lost, other = Lost(), GANG | {"kerf.dev/gang": "h/2"}
     for number in range(17):
-        lost.add(
-            f"ns-{number:02}", member(f"p-{number}"), member(f"q-{number}", annotations=GANG | {"kerf.dev/gang": "h/2"})
-        )
+        lost.add(f"ns-{number:02}", member(f"p-{number}"), member(f"q-{number}", annotations=other))
     lost.check(0.0)
     lost.api.asked.clear()
     assert len(lost.check(60.0)) == 2 * 16
@@ -390,7 +360,7 @@ def test_gangs_of_so_many_namespaces_are_given_up_at_once_and_the_others_at_the_
     assert lost.check(61.0) == ["p-16", "q-16"]
 
 
-def test_a_namespace_whose_pods_can_not_be_listed_keeps_no_other_from_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_namespace_whose_pods_can_not_be_listed_delays_no_other(caplog: pytest.LogCaptureFixture) -> None:
     lost = Lost()
     lost.add("first", member("a"))
     lost.add("second", member("b"))
@@ -398,11 +368,11 @@ def test_a_namespace_whose_pods_can_not_be_listed_keeps_no_other_from_its_own(ca
     listed = lost.api.answers.pop(PODS.replace("/ns/", "/first/"))
     lost.running = lambda: by_gang(map(decode_pod, [*listed["items"], member("b", namespace="second")]))
     assert lost.check(60.0) == ["b"]
-    [told] = [message for message in caplog.messages if "first" in message]
-    assert told.startswith("gangs of first could not be evicted: 404")
+    [logged] = [message for message in caplog.messages if "first" in message]
+    assert logged.startswith("gangs of first could not be evicted: 404")
 
 
-def test_gangs_are_looked_at_several_times_within_their_time_out_whatever_fails_once(
+def test_gangs_are_checked_several_times_within_their_timeout_whatever_fails_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     lost = Lost(member("a"))
@@ -415,9 +385,9 @@ def test_gangs_are_looked_at_several_times_within_their_time_out_whatever_fails_
         return checks[-1]
 
     async def run() -> None:
-        looking = asyncio.create_task(lost.eviction.run())
+        checking = asyncio.create_task(lost.eviction.run())
         await until(lambda: lost.eviction.num_evicted)
-        looking.cancel()
+        checking.cancel()
 
     lost.eviction.timeout_s, lost.eviction.clock = 0.04, clock
     asyncio.run(run())
@@ -426,44 +396,17 @@ def test_gangs_are_looked_at_several_times_within_their_time_out_whatever_fails_
 
 
 def test_nobody_elses_size_evicts_a_gang() -> None:
-    """Who claims to be of the gang, and that it is of a hundred, is evicted alone."""
-    claims = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "100"}
-    lost = Lost(*(member(name) for name in "abc"), member("x", annotations=claims))
-    assert lost.check(0.0) == []
-    assert lost.check(60.0) == ["x"]
+    """A pod that claims to be of the gang, with a size of 100, is evicted alone."""
+    claims = GANG | {"kerf.dev/gang-size": "100"}
+    assert Lost(*(member(name) for name in "abc"), member("x", annotations=claims)).after_timeout() == ["x"]
 
 
-def test_nothing_is_said_of_a_gang_whose_pods_are_all_going(caplog: pytest.LogCaptureFixture) -> None:
-    going = member("a")
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    lost = Lost(going)
-    assert lost.check(0.0) == lost.check(60.0) == []
-    assert caplog.messages == []
-
-
-def test_a_gang_that_is_whole_again_in_time_stays() -> None:
-    lost = Lost(member("a"), member("b"))
-    lost.check(0.0)
-    lost.api.answers[PODS]["items"].append(member("c"))
-    assert lost.check(59.0) == []
-    lost.api.answers[PODS]["items"].pop()
-    assert lost.check(61.0) == lost.check(120.0) == []  # the time begins anew
-    assert lost.check(121.0) == ["a", "b"]
-
-
-def test_members_that_have_succeeded_are_not_lost() -> None:
-    lost = Lost(member("a"), member("b", phase="Succeeded"), member("c", phase="Succeeded"))
-    assert lost.check(0.0) == lost.check(60.0) == []
-
-
-def test_a_standby_evicts_nobody_and_a_refused_eviction_is_tried_again() -> None:
+def test_a_standby_evicts_nothing_and_a_refused_eviction_is_tried_again() -> None:
     lost = Lost(member("a"), refuse=[ApiError(429, "TooManyRequests", "disruption budget")])
     lost.standby = "another one leads"
-    assert lost.check(0.0) == lost.check(60.0) == []
+    assert lost.after_timeout() == []
     lost.standby = ""
     assert lost.check(61.0) == []
-    lost.check(121.0)
-    assert lost.eviction.num_evicted == 0
-    lost.check(122.0)
-    lost.check(182.0)
-    assert lost.eviction.num_evicted == 1
+    for now, num_evicted in ((121.0, 0), (122.0, 0), (182.0, 1)):
+        lost.check(now)
+        assert lost.eviction.num_evicted == num_evicted

@@ -1,4 +1,4 @@
-"""One author's thousands of pods that leave, or can't be understood yet, hold up no round."""
+"""One author's thousands of pods that leave, or can't be understood yet, delay no round."""
 
 import asyncio
 from typing import Any
@@ -7,16 +7,14 @@ import msgspec
 import pytest
 
 from extender.kube.client import ApiError
-from extender.kube.turns import in_turn
-from extender.kube.watches import PODS
-from extender.queueing.gangs import Gangs
-from extender.queueing.leavers import Leaver, Leavers
-from extender.queueing.pods.objects import decode_pod
-from tests.queueing.rigs import GATES, Api, Manifest, Rig
+from extender.queueing.gangs import Gangs, Group
+from extender.queueing.leavers import GateOpener, LeavingPod
+from tests.queueing.rigs import Api, Rig, idle
+from tests.queueing.watches import pod
 
 
 class Held(Api):
-    """Answers no write about pods of one author before it may."""
+    """Holds back writes to one author's pods until `may` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,105 +29,80 @@ class Held(Api):
         return await super().patch(path, body)
 
 
-def make(rig: Rig, name: str, namespace: str, **labels: str) -> None:
-    spec = {"schedulingGates": GATES, "containers": [{"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}}]}
-    metadata = {"name": name, "namespace": namespace, "uid": name, "annotations": {}, "labels": labels}
-    manifest: Manifest = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
-    rig.api.pods[name] = manifest
-    rig.hub.cache(PODS).upsert(decode_pod(manifest))
+OUT = {"kerf.dev/queue": "disabled"}
 
 
-def test_pods_that_leave_hold_up_no_round_and_no_other_that_leaves() -> None:
-    async def scenario() -> None:
-        api = Held()
-        rig = Rig(api=api)
-        rig.node("n", 8)
-        out = {"kerf.dev/queue": "disabled"}
-        for number in range(300):
-            make(rig, f"evil-{number}", "evil", **out)
-        make(rig, "leaves", "good", **out)
-        make(rig, "good", "good")
-        await asyncio.wait_for(rig.queue.begin_round(), 10.0)  # no answer about the others yet
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert rig.node_of("good") == "n"
-        assert not rig.api.pods["leaves"]["spec"]["schedulingGates"]
-        assert len([name for name in api.asked if name.startswith("evil")]) <= 16  # some at once
-        assert not any(rig.node_of(f"evil-{number}") for number in range(300))
-        api.may.set()
-        await rig.queue.dispatcher.finish()
-        assert not any(rig.api.pods[f"evil-{number}"]["spec"]["schedulingGates"] for number in range(300))
-        assert len(api.asked) == len(set(api.asked)) + 1  # each once, and a nomination
-
-    asyncio.run(scenario())
+def make(rig: Rig, namespace: str, number: int, **more: Any) -> list[str]:
+    names = [f"{namespace}-{at}" for at in range(number)]
+    for name in names:
+        rig.pod(name, 1, namespace=namespace, **more)
+    return names
 
 
-def test_a_pod_that_leaves_is_not_planned_meanwhile() -> None:
-    async def scenario() -> None:
-        api = Held()
-        rig = Rig(api=api)
-        rig.node("n", 8)
-        for number in range(40):
-            make(rig, f"evil-{number}", "evil", **{"kerf.dev/queue": "disabled"})
-        for _ in range(3):
-            rig.now += 1.0
-            await rig.queue.begin_round()
-        api.may.set()
-        await rig.queue.dispatcher.finish()
-        assert rig.queue.counts.opened == 0
-        assert not any(pod["status"].get("nominatedNodeName") for pod in rig.api.pods.values())
-
-    asyncio.run(scenario())
+def leavers_of(rig: Rig) -> GateOpener:
+    return GateOpener(rig.queue.dispatcher, rig.queue.backlog, rig.queue.counts, rig.why_standby)
 
 
-def leaves(rig: Rig, *names: str, by_kerf: bool = False) -> list[Leaver]:
-    return [Leaver(rig.queue.backlog.entries[name], "nobody wants it", by_kerf=by_kerf) for name in names]
-
-
-def leavers_of(rig: Rig) -> Leavers:
-    return Leavers(rig.queue.dispatcher, rig.queue.backlog, rig.queue.counts, rig.why_standby)
+def leaving(rig: Rig, *names: str, by_kerf: bool = False) -> list[LeavingPod]:
+    return [LeavingPod(rig.entry(name), "nobody wants it", by_kerf=by_kerf) for name in names]
 
 
 def opened(rig: Rig) -> list[str]:
     return [name for name, pod in rig.api.pods.items() if not pod["spec"]["schedulingGates"]]
 
 
+def test_pods_that_leave_delay_no_round_and_no_other_that_leaves() -> None:
+    async def scenario() -> None:
+        api = Held()
+        rig = Rig(api=api)
+        rig.node("n", 8)
+        evil = make(rig, "evil", 300, labels=OUT)
+        rig.pod("leaves", 1, namespace="good", labels=OUT)
+        rig.pod("good", 1, namespace="good")
+        for _ in range(3):
+            rig.now += 1.0
+            await asyncio.wait_for(rig.queue.begin_round(), 10.0)  # no answer about the others yet
+            await idle()
+            assert rig.placed() == ["good"]
+            assert sorted(opened(rig)) == ["good", "leaves"]
+            assert len([name for name in api.asked if name in evil]) == 16
+        api.may.set()
+        await rig.queue.dispatcher.finish()
+        assert len(opened(rig)) == 302
+        assert len(api.asked) == len(set(api.asked)) + 1  # each once, and a nomination
+        assert (rig.placed(), rig.queue.counts.opened) == (["good"], 1), "those that leave are not planned"
+
+    asyncio.run(scenario())
+
+
 def test_sixteen_leave_at_a_time_and_the_others_after_them() -> None:
     async def scenario() -> None:
         api = Held()
         rig = Rig(api=api)
-        names = [f"evil-{number}" for number in range(40)]
-        for name in names:
-            make(rig, name, "evil")
-        leavers = leavers_of(rig)
+        names, leavers = make(rig, "evil", 40), leavers_of(rig)
         for _ in range(2):  # a round, and the next one
-            leavers.open(leaves(rig, *names))
-            for _ in range(50):
-                await asyncio.sleep(0)
+            leavers.open(leaving(rig, *names))
+            await idle(50)
             assert api.asked == names[:16]
         api.may.set()
         await rig.queue.dispatcher.finish()
         assert (opened(rig), api.asked) == (names, names)
         assert rig.note("evil-0", "planned-by") == "nobody wants it"
-        later = [f"late-{number}" for number in range(20)]
-        for name in later:
-            make(rig, name, "good")
-        leavers.open(leaves(rig, *later, by_kerf=True))
+        later = make(rig, "good", 20)
+        leavers.open(leaving(rig, *later, by_kerf=True))
         await rig.queue.dispatcher.finish()
         assert opened(rig) == names + later
-        assert rig.queue.counts.failed_open == 20, "of which Kerf let go"
-        entries = rig.queue.backlog.entries
-        assert [entries[name].by_kerf for name in ("evil-0", "late-0")] == [False, True]
+        assert rig.queue.counts.failed_open == 20, "of which Kerf released"
+        assert [rig.entry(name).by_kerf for name in ("evil-0", "good-0")] == [False, True]
 
     asyncio.run(scenario())
 
 
-def test_who_does_not_wait_any_more_or_is_gone_is_not_written_on_and_a_standby_writes_nothing() -> None:
+def test_a_pod_that_is_planned_or_gone_is_not_written_on_and_a_standby_writes_nothing() -> None:
     async def scenario() -> None:
         rig = Rig()
-        for name in ("planned", "gone", "leaves"):
-            make(rig, name, "ns")
-        leavers, found = leavers_of(rig), leaves(rig, "planned", "gone", "leaves")
+        names = make(rig, "ns", 3)
+        leavers, found = leavers_of(rig), leaving(rig, *names)
         rig.standby = "another one leads"
         leavers.open(found)
         await rig.queue.dispatcher.finish()
@@ -137,38 +110,39 @@ def test_who_does_not_wait_any_more_or_is_gone_is_not_written_on_and_a_standby_w
         rig.standby = ""
         leavers.open(found)
         found[0].entry.reserve("n")
-        rig.queue.backlog.remove(found[1].entry.pod)
+        rig.gone("ns-1")
         await rig.queue.dispatcher.finish()
-        assert opened(rig) == ["leaves"]
+        assert opened(rig) == ["ns-2"]
 
     asyncio.run(scenario())
 
 
-def test_one_that_could_not_be_opened_rests_and_keeps_no_other_waiting() -> None:
+def test_a_pod_that_could_not_be_opened_backs_off_and_delays_no_other() -> None:
     async def scenario() -> None:
         rig = Rig()
         for name in ("bad", "good"):
-            make(rig, name, "ns")
-        rig.api.fail = lambda name, part: ApiError(422, "Invalid", "denied") if name == "bad" else None
+            rig.pod(name, 1)
         leavers = leavers_of(rig)
-        for _ in range(10):
-            leavers.open(leaves(rig, "bad"))
+
+        async def leave(*names: str) -> list[str]:
+            leavers.open(leaving(rig, *names))
             await rig.queue.dispatcher.finish()
-        assert rig.queue.dispatcher.rests(rig.queue.backlog.entries["bad"]) is not None
+            return opened(rig)
+
+        rig.api.fail = lambda name, part: ApiError(422, "Invalid", "denied") if name == "bad" else None
+        for _ in range(10):
+            assert await leave("bad") == []
+        assert rig.queue.dispatcher.rests(rig.entry("bad")) is not None
         rig.api.fail = lambda name, part: None
-        leavers.open(leaves(rig, "bad", "good"))
-        await rig.queue.dispatcher.finish()
-        assert opened(rig) == ["good"]
+        assert await leave("bad", "good") == ["good"]
         rig.now += 1000.0
-        leavers.open(leaves(rig, "bad"))
-        await rig.queue.dispatcher.finish()
-        assert opened(rig) == ["bad", "good"]
+        assert await leave("bad") == ["bad", "good"]
 
     asyncio.run(scenario())
 
 
 class Slow:
-    """An API server that takes its time over PodGroups and pods of one author."""
+    """An API server that is slow for one author's PodGroups and pods."""
 
     def __init__(self) -> None:
         self.may = asyncio.Event()
@@ -183,33 +157,18 @@ class Slow:
         raise ApiError(404, "NotFound", path)
 
 
-@pytest.mark.parametrize("num_gangs", [1, 1000])
-def test_gangs_of_one_author_keep_no_other_gang_from_being_read(
-    num_gangs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gangs_of_one_author_delay_no_other_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("extender.queueing.gangs._MAX_WAIT_S", 0.05)
-    labels = {"scheduling.x-k8s.io/pod-group": "g"}
 
     async def scenario() -> None:
         api = Slow()
         gangs = Gangs(api, lambda: 0.0)  # type: ignore[arg-type]
-        pod = decode_pod({"metadata": {"name": "p", "namespace": "x", "uid": "p", "labels": labels}, "spec": {}})
-        keys = [f"evil/g{number}" for number in range(num_gangs)] + ["good/g"]
-        await asyncio.wait_for(gangs.learn_groups({key: [pod] for key in keys}), 10.0)
-        found = gangs.group("good/g", [pod])
-        assert found is not None
-        assert found.size == 2
-        assert gangs.group("evil/g0", [pod]) is None
+        member = pod(labels={"scheduling.x-k8s.io/pod-group": "g"})
+        keys = [f"evil/g{number}" for number in range(1000)] + ["good/g"]
+        await asyncio.wait_for(gangs.learn_groups({key: [member] for key in keys}), 10.0)
+        assert (gangs.group("good/g", [member]), gangs.group("evil/g0", [member])) == (Group(2), None)
         await asyncio.wait_for(gangs.learn_members(["evil", "good"]), 10.0)
-        assert gangs.members("good/g") == []
-        assert gangs.members("evil/g0") is None
+        assert (gangs.members("good/g"), gangs.members("evil/g0")) == ([], None)
         api.may.set()
 
     asyncio.run(scenario())
-
-
-def test_the_first_of_each_namespace_is_first() -> None:
-    items = ["a1", "a2", "a3", "b1", "c1", "c2"]
-    assert in_turn(items, lambda item: item[0]) == ["a1", "b1", "c1", "a2", "c2", "a3"]
-    assert in_turn(items[:3], lambda item: item[0]) == items[:3]
-    assert in_turn([], str) == []

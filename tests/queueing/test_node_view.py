@@ -1,4 +1,4 @@
-"""What a batch is planned on: what nodes have left, where each pod has room, and what makes that another."""
+"""The view for a batch: what nodes have free, where pods have room, and what changes that."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import pytest
 
 from extender.kube.cache import Cache
 from extender.kube.objects import Node, Pod
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.ledger.ledger import Ledger
-from extender.ledger.tenants import Crowd
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 from extender.plugins.pod_demands import offered_of
@@ -18,7 +18,8 @@ from extender.queueing.node_view import NodeBook, view_of
 from extender.queueing.pods.batches import Room, plan_pod
 from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.objects import decode_node, decode_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
+from tests.queueing.rigs import turns_beside
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "zone"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -93,15 +94,17 @@ def cluster(nodes: Sequence[Node] = NODES) -> Ledger:
     return ledger
 
 
-def crowd(pods: Sequence[Pod] = RUNS) -> Crowd:
-    found = Crowd()
+def crowd(pods: Sequence[Pod] = RUNS) -> BoundPodIndex:
+    found = BoundPodIndex()
     for item in pods:
         found.upsert(item)
     return found
 
 
-def book_of(nodes: Sequence[Node] = NODES, runs: Crowd | None = None) -> tuple[NodeBook, Cache[Node, Node], list[int]]:
-    """It, what tells it, and an item for each time it tells of a change."""
+def book_of(
+    nodes: Sequence[Node] = NODES, runs: BoundPodIndex | None = None
+) -> tuple[NodeBook, Cache[Node, Node], list[int]]:
+    """A `NodeBook`, the cache that feeds it, and an item for each change that it reports."""
     changes = list[int]()
     cache = Cache[Node, Node](lambda item: item)
     book = NodeBook(cache, lambda: changes.append(1), runs)
@@ -111,7 +114,7 @@ def book_of(nodes: Sequence[Node] = NODES, runs: Crowd | None = None) -> tuple[N
     return book, cache, changes
 
 
-def on_its_way(manifest: Pod, kinds: Kinds, to: str) -> Entry:
+def on_its_way(manifest: Pod, kinds: RestrictionKinds, to: str) -> Entry:
     return Entry(manifest, created=0.0, seen=0.0, planned=plan_pod(manifest, kinds), node=to)
 
 
@@ -121,91 +124,67 @@ def room(view: View, planned: PlanPod) -> str:
     return "".join(name for name, row in sorted(view.cluster.row_of.items()) if mask[row])
 
 
-@pytest.mark.parametrize(
-    ("spec", "where"),
-    [
-        pytest.param({}, "abd", id="nothing wanted"),
-        pytest.param({"limits": {"rdma/hca": 1}}, "ab", id="a resource"),
-        pytest.param({"limits": {"rdma/hca": 2}}, "b", id="more of it than is left"),
-        pytest.param({"ports": [80]}, "bd", id="a port"),
-        pytest.param({"ports": [81]}, "abd", id="another port"),
-        pytest.param({"app": "kept-off"}, "ad", id="whom others keep off"),
-        pytest.param(apart(term("x")), "d", id="away from some"),
-        pytest.param(apart(term("x", namespaceSelector={})), "", id="away from some of all namespaces"),
-        pytest.param(near(term("x")), "ab", id="near to some"),
-        pytest.param(near(term("x", ZONE, namespaces=["other"])), "", id="near to some without a zone"),
-        pytest.param(spread("x"), "b", id="spread, who is being deleted not counted"),
-        pytest.param(spread("x", maxSkew=2), "ab", id="spread less evenly"),
-        pytest.param(spread("z"), "", id="spread over tainted nodes too"),
-        pytest.param(spread("z", nodeTaintsPolicy="Honor"), "ab", id="spread over nodes without taints"),
-        pytest.param(spread("y"), "ab", id="spread of nobody"),
-        pytest.param(spread("x") | {"nodeSelector": {ZONE: "1"}}, "a", id="spread over the nodes that it chooses"),
-        pytest.param(
-            spread("x", nodeAffinityPolicy="Ignore") | {"nodeSelector": {ZONE: "1"}}, "", id="spread over all nodes"
-        ),
-    ],
-)
-def test_where_a_pod_has_room_beside_those_that_run(spec: Manifest, where: str) -> None:
-    kinds = Kinds()
-    planned = plan_pod(pod("p", **spec), kinds)
+HCA, TWO_HCA, IN_ZONE_1 = {"limits": {"rdma/hca": 1}}, {"limits": {"rdma/hca": 2}}, {"nodeSelector": {ZONE: "1"}}
+BESIDE_RUNNING: list[tuple[Manifest, str]] = [
+    ({}, "abd"),
+    (HCA, "ab"),
+    (TWO_HCA, "b"),
+    ({"ports": [80]}, "bd"),
+    ({"ports": [81]}, "abd"),
+    ({"app": "kept-off"}, "ad"),
+    (apart(term("x")), "d"),
+    (apart(term("x", namespaceSelector={})), ""),
+    (near(term("x")), "ab"),
+    (near(term("x", ZONE, namespaces=["other"])), ""),  # it runs on a node without a zone
+    (spread("x"), "b"),  # a terminating pod does not count
+    (spread("x", maxSkew=2), "ab"),
+    (spread("z"), ""),  # tainted nodes count
+    (spread("z", nodeTaintsPolicy="Honor"), "ab"),
+    (spread("y"), "ab"),
+    (spread("x") | IN_ZONE_1, "a"),
+    (spread("x", nodeAffinityPolicy="Ignore") | IN_ZONE_1, ""),
+]
+BESIDE_PLACED: list[tuple[Manifest, Manifest, str]] = [
+    (HCA, TWO_HCA, "a"),
+    ({"ports": [80]}, {"ports": [80]}, "ad"),
+    ({"app": "x"}, apart(term("x")), "ad"),
+    (apart(term("y")), {"app": "y"}, "ad"),
+    (apart(term("y", namespaces=["other"])), {"app": "y"}, "abd"),
+    ({"app": "x"}, near(term("x")), "b"),
+    ({"app": "x"}, spread("x"), "a"),
+]
+
+
+def test_where_a_pod_has_room_beside_those_that_run_and_those_on_their_way() -> None:
     ledger, runs = cluster(), crowd()
-    at_once = view_of(ledger.snapshot(0), NODES, kinds, [planned], num_pods=runs.num_pods, crowd=runs)
-    assert room(at_once, planned) == where
-    book, _, _ = book_of(runs=runs)
-    in_turns = asyncio.run(book.view(ledger.snapshot(0), kinds, [planned], (), 0.0))
-    assert room(in_turns, planned) == where
+    for spec, where in BESIDE_RUNNING:
+        kinds = RestrictionKinds()
+        planned = plan_pod(pod("p", **spec), kinds)
+        at_once = view_of(ledger.snapshot(0), NODES, kinds, [planned], num_pods=runs.num_pods, crowd=runs)
+        in_turns = asyncio.run(book_of(runs=runs)[0].view(ledger.snapshot(0), kinds, [planned], (), 0.0))
+        assert (room(at_once, planned), room(in_turns, planned)) == (where, where), spec
+    untainted = [item for item in NODES if item.metadata.name != "c"]
+    for way, spec, where in BESIDE_PLACED:
+        kinds = RestrictionKinds()
+        planned = plan_pod(pod("p", **spec), kinds)
+        others = [on_its_way(pod(name, **way), kinds, to) for name, to in (("w", "b"), ("v", "gone"))]
+        view = asyncio.run(book_of(untainted)[0].view(cluster(untainted).snapshot(0), kinds, [planned], others, 0.0))
+        assert room(view, planned) == where, (way, spec)
 
 
-@pytest.mark.parametrize(
-    ("way", "spec", "where"),
-    [
-        pytest.param({"limits": {"rdma/hca": 1}}, {"limits": {"rdma/hca": 2}}, "a", id="a resource"),
-        pytest.param({"ports": [80]}, {"ports": [80]}, "ad", id="a port"),
-        pytest.param({"app": "x"}, apart(term("x")), "ad", id="away from it"),
-        pytest.param(apart(term("y")), {"app": "y"}, "ad", id="kept off by it"),
-        pytest.param(apart(term("y", namespaces=["other"])), {"app": "y"}, "abd", id="that keeps off others"),
-        pytest.param({"app": "x"}, near(term("x")), "b", id="near to it"),
-        pytest.param({"app": "x"}, spread("x"), "a", id="spread"),
-    ],
-)
-def test_where_a_pod_has_room_beside_those_on_their_way(way: Manifest, spec: Manifest, where: str) -> None:
-    kinds = Kinds()
-    planned = plan_pod(pod("p", **spec), kinds)
-    others = [on_its_way(pod("w", **way), kinds, "b"), on_its_way(pod("v", **way), kinds, "gone")]
-    book, _, _ = book_of([item for item in NODES if item.metadata.name != "c"])
-    ledger = cluster([item for item in NODES if item.metadata.name != "c"])
-    view = asyncio.run(book.view(ledger.snapshot(0), kinds, [planned], others, 0.0))
-    assert room(view, planned) == where
-
-
-def test_whom_rules_are_about_is_counted_in_portions_so_that_others_have_their_turns() -> None:
-    kinds, ledger = Kinds(), cluster()
+def test_the_pods_that_rules_are_about_are_counted_in_portions() -> None:
+    kinds, ledger = RestrictionKinds(), cluster()
     planned = plan_pod(pod("p", **near(term("x"))), kinds)
 
     def turns(num_pods: int) -> int:
         book, _, _ = book_of(runs=crowd([pod(f"r{number}", on="a", app="x") for number in range(num_pods)]))
-
-        async def count() -> int:
-            found = 0
-
-            async def others() -> None:
-                nonlocal found
-                while True:
-                    found += 1
-                    await asyncio.sleep(0)
-
-            beside = asyncio.create_task(others())
-            await book.view(ledger.snapshot(0), kinds, [planned], (), 0.0)
-            beside.cancel()
-            return found
-
-        return asyncio.run(count())
+        return turns_beside(book.view(ledger.snapshot(0), kinds, [planned], (), 0.0))
 
     assert (turns(255) - turns(0), turns(512) - turns(255)) == (0, 2)
 
 
-def test_where_nobody_has_to_reckon_with_anybody_nothing_is_worked_out() -> None:
-    kinds, ledger = Kinds(), cluster()
+def test_nothing_is_computed_where_no_rule_concerns_the_batch() -> None:
+    kinds, ledger = RestrictionKinds(), cluster()
     others = [on_its_way(pod("w", app="x"), kinds, "b")]
     of_another = plan_pod(pod("p", namespace="third", app="kept-off"), kinds)
     book, _, _ = book_of(runs=crowd())
@@ -219,8 +198,8 @@ def test_where_nobody_has_to_reckon_with_anybody_nothing_is_worked_out() -> None
     assert room(view, of_another) == "bd"
 
 
-def test_a_view_has_what_is_kept_taken_off_and_what_goes_given_back() -> None:
-    kinds, ledger = Kinds(), cluster([node("a"), node("b", cpu="2")])
+def test_a_view_is_less_the_reserve_and_plus_what_leaving_pods_free() -> None:
+    kinds, ledger = RestrictionKinds(), cluster([node("a"), node("b", cpu="2")])
     ledger.upsert_pod(pod("r", on="a", limits={"cpu": "3"}), 0.0)
     nodes = [node("b", cpu="2"), node("a", zone="1"), node("untold", zone="2")]
     batch = [PlanPod("ns/g", gang="g", topology=ZONE), PlanPod("ns/p")]
@@ -234,12 +213,15 @@ def test_a_view_has_what_is_kept_taken_off_and_what_goes_given_back() -> None:
     assert view.pods_free.tolist() == [10 - 4 + 2, 10]
     assert view.room_of_empty().tolist() == [[5600, 1400], [11468, 11468], [10, 10]]
     assert {key: domains.tolist() for key, domains in view.domains.items()} == {ZONE: [0, -1]}
+    kinds.kind_of(pod("p", nodeSelector={ZONE: "9"}).spec)
     plain = view_of(ledger.snapshot(0), nodes, kinds, num_pods={"a": 11})
+    assert list(plain.refusals) == [1]
+    assert plain.refusals == kinds.refusals()
     assert (plain.cpu_free_milli.tolist(), plain.pods_free.tolist()) == ([5000, 2000], [0, 10])
 
 
 def test_a_pod_on_its_way_counts_until_the_watch_tells_that_it_runs_and_closed_nodes_take_nobody() -> None:
-    kinds, ledger = Kinds(), cluster([node("a"), node("b")])
+    kinds, ledger = RestrictionKinds(), cluster([node("a"), node("b")])
     book, _, _ = book_of([node("a"), node("b")])
     on_way = [on_its_way(pod("w", limits={"cpu": "2", "memory": "1Gi"}), kinds, "b")]
     unplanned = Entry(pod("odd"), created=0.0, seen=0.0, node="b")
@@ -247,13 +229,13 @@ def test_a_pod_on_its_way_counts_until_the_watch_tells_that_it_runs_and_closed_n
     assert view.cpu_free_milli.tolist() == [8000, 6000]
     assert view.memory_free_mib.tolist() == [16384, 15360]
     assert view.pods_free.tolist() == [0, 9]
-    book.crowd.upsert(pod("w", on="b"))
+    book.bound_pod_index.upsert(pod("w", on="b"))
     view = asyncio.run(book.view(ledger.snapshot(0), kinds, (), on_way, 0.0))
     assert view.cpu_free_milli.tolist() == [8000, 8000]
     assert view.pods_free.tolist() == [10, 9]
 
 
-def test_of_a_node_its_labels_its_spec_and_what_it_offers_are_news_and_nothing_else() -> None:
+def test_only_labels_spec_and_allocatable_of_a_node_change_its_version() -> None:
     book, cache, changes = book_of([node("a"), node("b")])
     told = decode_node({"metadata": {"name": "a", "uid": "u-a", "resourceVersion": "9", "labels": {HOSTNAME: "a"}}})
     told.status.allocatable, told.spec = node("a").status.allocatable, node("a").spec
@@ -268,9 +250,11 @@ def test_of_a_node_its_labels_its_spec_and_what_it_offers_are_news_and_nothing_e
     cache.upsert(node("a", cpu="4"))
     cache.remove(node("b"))
     assert (len(changes), book.version_of("a"), book.version_of("b")) == (7, 6, 0)
+    book.changed(node("unheard-of"), None)
+    assert (len(changes), book.version_of("unheard-of")) == (8, 0)
 
 
-def test_what_is_known_of_a_node_by_its_name() -> None:
+def test_the_object_labels_and_domain_of_a_node_by_its_name() -> None:
     book, _, _ = book_of([node("a", zone="1"), decode_node({"metadata": {"name": "plain", "uid": "u"}})])
     assert ("a" in book, "gone" in book) == (True, False)
     found = book.get("a")
@@ -281,7 +265,7 @@ def test_what_is_known_of_a_node_by_its_name() -> None:
 
 
 def test_a_view_is_of_the_nodes_and_rows_of_its_moment() -> None:
-    kinds, ledger = Kinds(), cluster([node("a"), node("b")])
+    kinds, ledger = RestrictionKinds(), cluster([node("a"), node("b")])
     book, cache, _ = book_of([node("a"), node("b")])
 
     def cpu() -> dict[str, int]:
@@ -305,7 +289,7 @@ def test_what_nodes_offer_is_looked_up_once_until_a_node_changes(monkeypatch: py
         return offered_of(item, resource)
 
     monkeypatch.setattr(node_view, "offered_of", look)
-    kinds, ledger = Kinds(), cluster()
+    kinds, ledger = RestrictionKinds(), cluster()
     planned = plan_pod(pod("p", limits={"rdma/hca": 2}), kinds)
     book, cache, _ = book_of(runs=crowd())
     every = [f"{name} rdma/hca" for name in "abcd"]
@@ -317,24 +301,9 @@ def test_what_nodes_offer_is_looked_up_once_until_a_node_changes(monkeypatch: py
         assert looks == every * (1 if changed is None else 2)
 
 
-def test_why_a_pod_may_go_nowhere_is_told_with_the_view() -> None:
-    kinds, ledger = Kinds(), cluster()
-    planned = plan_pod(pod("p", nodeSelector={ZONE: "9"}), kinds)
-    view = view_of(ledger.snapshot(0), NODES, kinds, [planned])
-    assert view.refusals == kinds.refusals()
-    assert [str(why) for why in view.refusals.values()] == ["no node matches its selector and tolerations"]
-
-
-def test_a_node_that_was_there_before_anybody_told_of_it_may_go() -> None:
-    changes = list[int]()
-    book = NodeBook(Cache[Node, Node](lambda item: item), lambda: changes.append(1))
-    book.changed(node("a"), None)
-    assert (changes, book.version_of("a")) == ([1], 0)
-
-
 def test_any_number_of_resources_may_be_asked_for() -> None:
     many: dict[str, Any] = {f"r{number}": str(number) for number in range(1, 71)}
-    kinds, ledger = Kinds(), cluster([node("a", **many)])
+    kinds, ledger = RestrictionKinds(), cluster([node("a", **many)])
     book, _, _ = book_of([node("a", **many)])
     for number in range(1, 71):
         fits, exceeds = (plan_pod(pod("p", limits={f"rdma/r{number}": asked}), kinds) for asked in (number, number + 1))

@@ -1,6 +1,6 @@
-"""Pods that opt in and came without the gate: told once, on the pod, and counted."""
+"""Pods that opt in and came without the gate: reported once, on the pod, and counted."""
 
-import pytest
+from typing import Any
 
 from extender.kube.cache import Cache
 from extender.kube.objects import Pod
@@ -10,7 +10,7 @@ from tests.queueing.watches import node, pod
 
 
 class Passed:
-    """Of a cluster whose namespace `ns` may opt in."""
+    """The pods outside the queue; namespace `ns` may opt in."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.known, self.standby = True, ""
@@ -25,7 +25,7 @@ class Passed:
         self.events.append((namespace, name, uid, reason, message))
 
     def tell(self, *pods: Pod) -> int:
-        """How many have passed by now."""
+        """Report pods; return how many have passed so far."""
         for item in pods:
             self.seen.upsert(item)
         return self.pods.num_passed
@@ -52,24 +52,18 @@ def test_a_pod_without_the_gate_in_a_namespace_that_opts_in_is_told_once() -> No
     assert passed.pods.why("uid-late") == ""
 
 
-@pytest.mark.parametrize(
-    ("item", "enabled", "num"),
-    [
-        pytest.param(pod(gated=False, labels={"kerf.dev/queue": "enabled"}), False, 1, id="by its own label"),
-        pytest.param(pod(gated=False, labels={"kerf.dev/queue": "disabled"}), True, 0, id="opted out"),
-        pytest.param(pod(gated=False), False, 0, id="not asked for"),
-        pytest.param(pod(gated=False, annotations={"kerf.dev/planned-by": "greedy"}), True, 0, id="let go"),
-        pytest.param(pod(gated=False, annotations={"kerf.dev/queued-by": "namespace"}), True, 0, id="opened by hand"),
-        pytest.param(pod(gated=False, spec={"nodeName": "n"}), True, 0, id="has its node"),
-    ],
-)
-def test_who_has_passed_by(item: Pod, enabled: bool, num: int) -> None:
-    assert Passed(enabled=enabled).tell(item) == num
-
-
-def test_a_gate_that_is_opened_later_is_no_matter() -> None:
-    passed = Passed()
-    assert passed.tell(pod("p"), pod("p", gated=False)) == 0
+def test_which_pods_count_as_passed() -> None:
+    rows: list[tuple[bool, int, dict[str, Any]]] = [
+        (False, 1, {"labels": {"kerf.dev/queue": "enabled"}}),
+        (True, 0, {"labels": {"kerf.dev/queue": "disabled"}}),
+        (False, 0, {}),
+        (True, 0, {"annotations": {"kerf.dev/planned-by": "greedy"}}),  # released
+        (True, 0, {"annotations": {"kerf.dev/queued-by": "namespace"}}),  # opened by hand
+        (True, 0, {"spec": {"nodeName": "n"}}),
+    ]
+    for enabled, num, metadata in rows:
+        assert Passed(enabled=enabled).tell(pod(gated=False, **metadata)) == num
+    assert Passed().tell(pod("p"), pod("p", gated=False)) == 0, "its gate was opened later"
 
 
 def test_nobody_is_judged_before_it_is_known_which_namespaces_opt_in() -> None:
@@ -100,6 +94,6 @@ def test_a_standby_counts_and_says_nothing() -> None:
 def test_what_is_gone_at_a_new_list_is_forgotten() -> None:
     passed = Passed()
     passed.tell(pod("a", gated=False), pod("b", gated=False))
-    passed.seen.keep({"uid-b"}, 0.0)
+    passed.seen.retain_only({"uid-b"}, 0.0)
     assert set(passed.pods.passed) == {"uid-b"}
     assert passed.tell(pod("b", gated=False)) == 2

@@ -1,4 +1,4 @@
-"""A round's plan: whose turn it is, how many go, for whom nodes are kept and for how long."""
+"""A round's plan: the queue order, its limits, and the nodes kept for the head."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from tests.queueing.watches import pod
 
 
 class Planned:
-    """A planner of a test's own, on the cluster of a rig."""
+    """A round planner on the cluster of a rig."""
 
     def __init__(self, used: Mapping[str, float] | None = None, **options: Any) -> None:
         self.rig = Rig()
@@ -45,7 +45,7 @@ class Planned:
         return [Unit(key, tuple(entries)) for key, entries in found.items()]
 
     def plan(self, window: int = 100, **limits: int) -> dict[str, str]:
-        """Nodes of those that get one, and reasons of the others, by name."""
+        """By pod: its node, else its reason."""
         plan, batch, names = asyncio.run(self.planner.plan(self.units(), window, limits))
         assert names[: len(self.rig.ledger.snapshot(0.0).row_of)] == self.rig.ledger.snapshot(0.0).node_names
         told = {at: str(why) for at, why in plan.unassigned.items()}
@@ -81,22 +81,18 @@ def test_nodes_are_kept_for_the_first_once_it_has_waited_for_long_enough() -> No
     assert planned.head == "ns/large"
 
 
-def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_rests_for_as_long() -> None:
+def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_backs_off_for_as_long() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig = planned.rig
-    assert planned.plan() == {"large": BUSY}
-    rig.now += 1000.0
-    assert planned.plan() == {"large": BUSY}, "nobody was kept off"
+    for later_s in (0.0, 1000.0):
+        rig.now += later_s
+        assert planned.plan() == {"large": BUSY}, "no pod was kept off"
     rig.pod("small", 1)
-    assert planned.plan()["small"] == KEPT
-    rig.now += 32.0
-    assert planned.plan()["small"] == KEPT
-    rig.now += 31.875
-    assert planned.plan()["small"] == KEPT
-    rig.now += 0.125
-    assert planned.plan()["small"] == "n"
+    for later_s, expected in ((0.0, KEPT), (32.0, KEPT), (31.875, KEPT), (0.125, "n")):
+        rig.now += later_s
+        assert planned.plan()["small"] == expected
     assert planned.head == ""
-    planned.backlog.remove(planned.backlog.entries["small"].pod)
+    rig.gone("small")
     rig.pod("new", 1)
     rig.now += 63.875
     assert planned.plan()["new"] == "n"
@@ -106,7 +102,7 @@ def test_others_are_kept_off_for_a_bounded_time_and_then_the_first_rests_for_as_
     assert planned.head == "ns/large", "it is its turn again"
 
 
-def test_who_was_kept_off_for_long_enough_goes_whoever_is_the_first_by_then() -> None:
+def test_a_pod_that_was_kept_off_for_long_enough_goes_even_if_the_head_has_changed() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig = planned.rig
     rig.pod("small", 1)
@@ -114,7 +110,7 @@ def test_who_was_kept_off_for_long_enough_goes_whoever_is_the_first_by_then() ->
     entry = planned.backlog.entries["small"]
     assert (entry.kept_back, entry.behind_head) == (rig.now, True)
     rig.now += 32.0
-    planned.backlog.remove(planned.backlog.entries["large"].pod)
+    rig.gone("large")
     planned.backlog.remove(entry.pod)
     rig.pod("other", 2)
     planned.backlog.entries["small"] = entry
@@ -137,7 +133,7 @@ def test_a_head_that_has_its_room_and_comes_again_is_kept_room_for_from_then() -
     rig.ledger.release("runs")
     assert planned.plan(window=1)["large"] == "n"
     assert planned.head == ""
-    planned.backlog.remove(planned.backlog.entries["small"].pod)
+    rig.gone("small")
     rig.ledger.reserve("runs", "n", Holding(1), 1e9)
     rig.pod("later", 1)
     planned.plan()
@@ -162,7 +158,7 @@ def test_nodes_that_are_kept_stay_the_same_though_others_are_emptier_by_now() ->
             ledger.reserve(f"later on {name}", name, Holding(1), 1e9)
 
 
-def test_who_is_behind_the_first_is_known_and_who_lost_its_node_leaves_its_nodes_to_it() -> None:
+def test_a_pod_behind_the_head_that_lost_its_node_leaves_the_heads_nodes_to_it() -> None:
     planned = with_head(reserve_after_s=0.0)
     rig, entries = planned.rig, planned.backlog.entries
     rig.pod("p", 1)
@@ -190,26 +186,16 @@ def test_who_is_behind_the_first_is_known_and_who_lost_its_node_leaves_its_nodes
 
 
 def test_nodes_are_kept_by_priority_class_and_age_and_a_label_may_only_lower_that() -> None:
-    planned = Planned(reserve_after_s=0.0)
-    rig = planned.rig
-    rig.node("n", 2)
-    rig.ledger.reserve("runs", "n", Holding(1), 1e9)
-    rows = (
-        ("labelled", 0, "5", "2026-01-01T00:00:00Z"),
-        ("lowered", 7, "1", "2026-01-01T00:00:00Z"),
-        ("young", 3, None, "2026-01-01T00:00:05Z"),
-        ("first", 3, None, "2026-01-01T00:00:01Z"),
-    )
-    for name, priority, label, created in rows:
-        rig.pod(name, 2, created)
-        rig.api.pods[name]["spec"]["priority"] = priority
-        rig.api.pods[name]["metadata"]["labels"] = {"genius/priority": label} if label else {}
-        rig.told(name)
+    planned = with_head(reserve_after_s=0.0)
+    for name, priority, label, second in (("labelled", 0, "5", 0), ("lowered", 7, "1", 0), ("young", 3, "", 5)):
+        labels = {"genius/priority": label} if label else {}
+        planned.rig.pod(name, 2, f"2026-01-01T00:00:0{second}Z", labels=labels, spec={"priority": priority})
+    planned.rig.pod("first", 2, "2026-01-01T00:00:01Z", spec={"priority": 3})
     planned.plan()
     assert planned.head == "ns/first"
 
 
-def test_so_many_go_as_a_round_may_let_go_and_of_each_namespace() -> None:
+def test_as_many_go_as_a_round_may_release_and_of_each_namespace() -> None:
     planned = Planned()
     planned.rig.node("n", 8)
     for name in "abc":
@@ -221,32 +207,24 @@ def test_so_many_go_as_a_round_may_let_go_and_of_each_namespace() -> None:
 
 def test_plans_keep_to_quotas_and_to_the_part_of_nodes_that_is_left_free() -> None:
     planned = Planned(quotas=Quotas({"ns": 3.0}), used={"ns": 2.0}, reserve_frac=0.5)
-    rig = planned.rig
-    rig.node("n", 8)
-    rig.pod("fits", 1)
-    rig.pod("exceeds", 2)
-    rig.pod("wide", 0)
-    rig.api.pods["wide"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
-    rig.told("wide")
+    planned.rig.node("n", 8)
+    planned.rig.pod("fits", 1)
+    planned.rig.pod("exceeds", 2)
+    planned.rig.pod("wide", 0, limits={"cpu": 40})
     found = planned.plan()
     assert found["fits"] == "n"
     assert found["exceeds"].startswith("quota of namespace ns: 3 GPUs")
     assert found["wide"].startswith("needs 40 CPU")
 
 
-def test_nobody_is_planned_onto_closed_nodes_nor_onto_what_those_on_their_way_take() -> None:
+def test_nothing_is_planned_onto_closed_nodes_nor_onto_what_pods_on_their_way_take() -> None:
     planned = Planned()
-    rig = planned.rig
     for name in ("a", "b"):
-        rig.node(name, 8)
-    rig.pod("cpu", 0)
-    rig.api.pods["cpu"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
-    rig.told("cpu")
-    rig.ledger.rows.close({"a"})
+        planned.rig.node(name, 8)
+    planned.rig.pod("cpu", 0, limits={"cpu": 40})
+    planned.rig.ledger.rows.close({"a"})
     assert planned.plan() == {"cpu": "b"}
-    rig.pod("before", 0)
-    rig.api.pods["before"]["spec"]["containers"] = [{"resources": {"limits": {"cpu": 40}}}]
-    rig.told("before")
+    planned.rig.pod("before", 0, limits={"cpu": 40})
     planned.backlog.entries["before"].reserve("b")
     assert planned.plan()["cpu"].startswith("needs 40 CPU")
 
@@ -261,29 +239,19 @@ def test_nodes_are_ranked_by_the_policy_of_the_queue(policy: str, node: str) -> 
     assert planned.plan() == {"p": node}
 
 
-@pytest.mark.parametrize(("planner", "names"), [("exact", "ab"), ("greedy", "abcdef")])
-def test_planners_that_search_get_as_many_whole_units_as_they_may_have(planner: str, names: str) -> None:
-    planned = Planned(planner=planner, batch_pods=3)
-    planned.rig.node("n", 16)
-    for name, gang, size in (("a", "g", "2"), ("b", "g", "2"), ("c", "h", "2"), ("d", "h", "2")):
-        planned.rig.pod(name, 1, gang=gang, gang_size=size)
-    for name in "ef":
-        planned.rig.pod(name, 1)
-    assert "".join(planned.plan()) == names
-
-
-def test_a_unit_that_is_larger_than_a_search_takes_is_planned_on_its_own_and_one_that_just_fits_is_added() -> None:
-    planned = Planned(planner="exact", batch_pods=3)
-    planned.rig.node("n", 16)
-    for name in "abcd":
-        planned.rig.pod(name, 1, gang="g", gang_size="4")
-    planned.rig.pod("e", 1)
-    assert "".join(planned.plan()) == "abcd"
-    smaller = Planned(planner="exact", batch_pods=3)
-    smaller.rig.node("n", 16)
-    for name in "abc":
-        smaller.rig.pod(name, 1)
-    assert "".join(smaller.plan()) == "abc"
+def test_planners_that_search_get_as_many_whole_units_as_they_may_have() -> None:
+    for planner, gangs, names in (
+        ("exact", {"a": "g", "b": "g", "c": "h", "d": "h", "e": "", "f": ""}, "ab"),
+        ("greedy", {"a": "g", "b": "g", "c": "h", "d": "h", "e": "", "f": ""}, "abcdef"),
+        ("exact", {"a": "g", "b": "g", "c": "g", "d": "g", "e": ""}, "abcd"),  # larger than a batch, and first
+        ("exact", {"a": "", "b": "", "c": ""}, "abc"),
+    ):
+        planned = Planned(planner=planner, batch_pods=3)
+        planned.rig.node("n", 16)
+        for name, gang in gangs.items():
+            size = str(list(gangs.values()).count(gang))
+            planned.rig.pod(name, 1, **({"gang": gang, "gang_size": size} if gang else {}))
+        assert "".join(planned.plan()) == names
 
 
 def test_a_search_finds_room_for_more_than_greedy_does() -> None:
@@ -299,17 +267,18 @@ def test_a_search_finds_room_for_more_than_greedy_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "on_way", "max_open", "sleeps"),
+    ("window", "on_way", "max_open", "leaves_at", "sleeps"),
     [
-        pytest.param(3, 0, 4, 4, id="all have gone that might"),
-        pytest.param(2, 0, 4, 0, id="more might have gone, and nobody is on the way"),
-        pytest.param(2, 1, 4, 0, id="few are"),
-        pytest.param(2, 2, 5, 0, id="not half of those who may be"),
-        pytest.param(2, 2, 4, 4, id="half of them are"),
+        (3, 0, 4, 9, 4),  # as many are released as allowed
+        (2, 0, 4, 9, 0),  # fewer are released, and none is on its way
+        (2, 1, 4, 9, 0),
+        (2, 2, 5, 9, 0),  # less than half of `max_open`
+        (2, 2, 4, 9, 4),
+        (2, 2, 4, 2, 2),  # until one has its node
     ],
 )
-def test_others_have_their_time_after_a_plan_while_pods_are_on_their_way(
-    monkeypatch: pytest.MonkeyPatch, window: int, on_way: int, max_open: int, sleeps: int
+def test_other_work_has_its_time_after_a_plan_while_pods_are_on_their_way(
+    monkeypatch: pytest.MonkeyPatch, window: int, on_way: int, max_open: int, leaves_at: int, sleeps: int
 ) -> None:
     planned = Planned(interval_s=0.25, max_open=max_open)
     planned.rig.node("n", 8)
@@ -322,6 +291,8 @@ def test_others_have_their_time_after_a_plan_while_pods_are_on_their_way(
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
+        if len(slept) == leaves_at:
+            planned.rig.gone("p0")
 
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "sleep", sleep)
@@ -352,7 +323,7 @@ def turns(
     now: float = 1000.0,
     **options: Any,
 ) -> str:
-    """Keys in their order; those that ask for `most` GPUs or fewer take more than their part."""
+    """Keys in queue order; requests for up to `most` GPUs waste GPUs."""
     wanted: dict[str, Any] = {"order": Order.FIFO, "ageing_s": 0.0} | options
     known = durations or Durations()
     found = in_order(units, now, Options(**wanted), used or {}, known, lambda request: request.count <= most)
@@ -362,14 +333,10 @@ def turns(
 def test_units_go_by_the_highest_priority_and_the_oldest_of_their_pods() -> None:
     assert turns(unit("a", (0, 1.0)), unit("b", (5, 2.0)), unit("c", (0, 3.0), (9, 4.0))) == "cba"
     assert turns(unit("a", (0, 2.0)), unit("b", (0, 5.0), (0, 1.0)), unit("c", (0, 0.0))) == "cba"
+    assert turns(unit("a", (1, 950.0)), unit("b", (0, 0.0)), ageing_s=500.0) == "ba", "waiting raises a priority"
     alike = unit("ns/x", (0, 1.0)), Unit("ns/x", unit("ns/x", (0, 2.0), (0, 2.0)).entries)
     found = in_order(alike, 0.0, Options(), {}, Durations(), lambda request: False)
     assert found == list(alike), "a gang may be called as a pod is"
-
-
-def test_waiting_raises_a_priority_step_by_step() -> None:
-    units = unit("a", (1, 950.0)), unit("b", (0, 0.0))
-    assert (turns(*units), turns(*units, ageing_s=500.0), turns(*units, ageing_s=1001.0)) == ("ab", "ba", "ab")
 
 
 def test_of_equals_the_namespace_goes_first_that_uses_least_for_its_weight_where_shares_are_fair() -> None:
@@ -386,7 +353,7 @@ def test_of_equals_the_namespace_goes_first_that_uses_least_for_its_weight_where
     assert turns(*units, fair_share=True, used={"x": 2.0, "y": 1.5}, quotas=heavy) == "abcd"
 
 
-def test_who_is_expected_to_take_longer_is_held_back_for_as_long_as_allowed() -> None:
+def test_units_with_longer_expected_run_times_are_held_back_up_to_the_limit() -> None:
     durations = Durations()
     durations.finished(("ns/Pod/long/1 GPUs", "ns/1 GPUs", "ns"), 100.0)
     durations.finished(("ns/Pod/short/1 GPUs", "ns/1 GPUs", "ns"), 1.0)
@@ -398,15 +365,15 @@ def test_who_is_expected_to_take_longer_is_held_back_for_as_long_as_allowed() ->
     assert turns(gang, short, durations=durations, order=Order.KERF) == "shortgang", "as the longest of its pods"
 
 
-def test_who_takes_more_than_its_part_gives_way_for_a_while() -> None:
+def test_a_unit_that_wastes_gpus_yields_for_a_while() -> None:
     large, small = unit("large", (0, 0.0), gpus=2), unit("small", (0, 9.0), gpus=4)
-    assert turns(large, small, most=2) == "largesmall", "unless that is wanted"
+    assert turns(large, small, most=2) == "largesmall", "only with patience"
     assert turns(large, small, most=2, patience_s=10.0) == "smalllarge"
     assert turns(large, small, most=2, patience_s=8.0) == "largesmall"
     assert turns(large, unit("soon", (0, 0.5), gpus=4), most=2, patience_s=1.0) == "soonlarge"
     assert turns(large, small, most=1, patience_s=10.0) == "largesmall"
     mixed = Unit("mixed", (*large.entries, *unit("m", (0, 0.0), gpus=8).entries))
-    assert turns(mixed, small, most=2, patience_s=10.0) == "mixedsmall", "a gang of which one takes no more"
+    assert turns(mixed, small, most=2, patience_s=10.0) == "mixedsmall", "one pod of the gang wastes none"
     cpu = unit("cpu", (0, 0.0))
     cpu.entries[0].planned = PlanPod("ns/cpu")
     assert turns(cpu, small, most=2, patience_s=10.0) == "cpusmall"

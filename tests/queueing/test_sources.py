@@ -1,4 +1,4 @@
-"""What a one-off plan is made of: files or an API server, who waits and who runs, whose turn it is."""
+"""The inputs of a one-off plan, from files or an API server: the pods that run and wait, and their order."""
 
 import asyncio
 from pathlib import Path
@@ -36,7 +36,7 @@ def names(items: list[Pod] | list[Node]) -> list[str]:
     return [item.metadata.name for item in items]
 
 
-def test_pods_run_or_wait_or_are_of_no_account() -> None:
+def test_pods_run_or_wait_or_are_ignored() -> None:
     found = source(
         [],
         pod("runs", node="n"),
@@ -114,25 +114,24 @@ def test_all_faults_of_all_files_are_told_with_their_places(tmp_path: Path) -> N
     with pytest.raises(SourceError) as raised:
         read_files([faulty, tmp_path / "missing.yaml", broken, binary])
     faults = raised.value.faults
-    assert faults[:5] == [
+    fault_of = {fault.partition(": ")[0]: fault for fault in faults[3:]}
+    assert faults[:3] == [
         f"{faulty}, document 2: item 1: metadata.name: a pod needs a name",
         f"{faulty}, document 2: item 2: expected a Kubernetes object, not int",
         f"{faulty}, document 2: item 4: Expected `array | null`, got `int` - at `$.spec.containers`",
-        f"{faulty}, document 3: expected a Kubernetes object, not list",
-        f"{faulty}, document 4: kind 'Service' can't be planned; write nodes and pods",
     ]
-    assert faults[5].startswith(f"{faulty}, document 5: kind ['Pod'] can't be planned")
-    assert faults[6].startswith(f"{faulty}, document 6: com.openfaas.function.spec: can't be read")
-    assert faults[7].startswith(f"{faulty}, document 7: Expected `object")
-    assert [fault.partition(": ")[0] for fault in faults[8:]] == [
-        str(tmp_path / "missing.yaml"),
-        str(broken),
-        str(binary),
-    ]
+    places = [*(f"{faulty}, document {number}" for number in range(3, 8)), tmp_path / "missing.yaml", broken, binary]
+    assert list(fault_of) == [str(place) for place in places]
+    for number, fault in (
+        (3, "expected a Kubernetes object, not list"),
+        (4, "kind 'Service' can't be planned; write nodes and pods"),
+        (5, "kind ['Pod'] can't be planned; write nodes and pods"),
+    ):
+        assert faults[number] == f"{faulty}, document {number}: {fault}"
     assert str(raised.value) == "\n".join(faults)
 
 
-def test_an_api_server_tells_of_nodes_and_pods_and_what_can_not_be_read_takes_all_gpus_of_its_node() -> None:
+def test_an_api_server_lists_nodes_and_pods_and_a_pod_that_can_not_be_read_takes_all_gpus_of_its_node() -> None:
     has_gpus, asks = node("n"), pod("waits")
     has_gpus["status"]["allocatable"]["nvidia.com/gpu"] = "8"
     asks["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": 1}
@@ -176,20 +175,14 @@ def test_pods_are_planned_by_priority_then_age_then_name() -> None:
 
 
 def test_what_runs_is_taken_off_the_nodes_and_so_is_the_reserve() -> None:
-    ports: Manifest = {"containers": [{"ports": [{"hostPort": 80}]}]}
-    found = source(
-        [node("n", pods="3")],
-        pod("runs", "2", node="n"),
-        pod("ended", "2", node="n", phase="Succeeded"),
-        pod("waits") | {"spec": ports},
-    )
-    view, _, _ = batch_of(found, 0.25)
+    ports: Manifest = {"containers": [{"resources": {"requests": {"cpu": "2"}}, "ports": [{"hostPort": 80}]}]}
+    runs, waits = pod("runs", node="n"), pod("waits") | {"spec": ports}
+    runs["spec"] |= ports
+    found = source([node("n", pods="3")], runs, pod("ended", "2", node="n", phase="Succeeded"), waits)
+    view, batch, _ = batch_of(found, 0.25)
     assert view.cpu_free_milli.tolist() == [8000 - 2000 - 2000]
     assert view.memory_free_mib.tolist() == [16384 - 4096]
     assert view.pods_free.tolist() == [2]
-    taken = pod("has-port", node="n")
-    taken["spec"] |= ports
-    view, batch, _ = batch_of(source([node("n")], taken, pod("waits") | {"spec": ports}), 0.0)
     assert str(Greedy().make(view, batch).unassigned[0]).startswith("needs host port 80")
 
 

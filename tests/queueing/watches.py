@@ -1,4 +1,4 @@
-"""Pods as a watch tells of them, and an API server of a few paths."""
+"""Pods as a watch reports them, and an API server of a few paths."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def pod(name: str = "p", *, gated: bool = True, spec: dict[str, Any] | None = No
 
 
 class Watched:
-    """A backlog, and what it told."""
+    """A backlog, and what it reported."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -24,12 +24,8 @@ T4, A100 = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920)
 @pytest.fixture
 def cluster() -> Cluster:
     found = cluster_of({"a": node(*[T4] * 4), "b": node(*[A100] * 8), "c": node()})
-    return dataclasses.replace(
-        cluster_of({"a": node(*[T4] * 4), "b": node(*[A100] * 8), "c": node()}),
-        cpu_milli=np.array([32000, 96000, 16000]),
-        memory_mib=np.array([131072, 1048576, 65536]),
-        models=found.models,
-    )
+    cpu_milli, memory_mib = np.array([32000, 96000, 16000]), np.array([131072, 1048576, 65536])
+    return dataclasses.replace(found, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def test_kinds_of_pods() -> None:
@@ -73,7 +69,7 @@ def test_choosy_pods_take_a_model_or_one_with_more_memory() -> None:
     assert (nobody.models.tolist(), none.tolist()) == ([ANY_MODEL], [1])
 
 
-def test_a_guess_has_choosy_pods_and_what_is_told_has_none() -> None:
+def test_only_the_default_mix_has_choosy_pods() -> None:
     told = [Expected(1000, 1, 1000, 3), Expected(1000, 1, 1000, 4, models=("T4",))]
     assert guessed(told) == {Kind(1000, 0, 1, 1000): 3, Kind(1000, 0, 1, 1000, products=("t4",)): 4}
     guess = guessed()
@@ -99,17 +95,15 @@ def test_nodes_that_hardly_differ_are_one_type() -> None:
     assert set(nodes.memory_mib.tolist()) == {54500}  # 90 types are too many: all have the mean
 
 
-def test_needs_that_nobody_tells_are_what_the_nodes_have(cluster: Cluster) -> None:
+def test_unknown_needs_are_the_nodes_resources_per_gpu(cluster: Cluster) -> None:
     told = outlook_on(demand_of(cluster, {Kind(4000, 8192, 1, 500): 3.0, Kind(9000, 1): 1.0}), None, 1.0)
     assert (told.cpu_need_milli, told.memory_need_mib) == (8000.0, 16384.0)
-    untold = outlook_on(demand_of(cluster, {Kind(0, 0, 1, 1000): 3.0}), None, 1.0)
-    assert untold.cpu_need_milli == 128000 / 12
-    assert untold.memory_need_mib == 1130000 / 12
-    nobody = outlook_on(demand_of(cluster, {}), None, 1.0)
-    assert (nobody.cpu_need_milli, nobody.memory_need_mib) == (untold.cpu_need_milli, untold.memory_need_mib)
+    for counts in ({Kind(0, 0, 1, 1000): 3.0}, {}):
+        unknown = outlook_on(demand_of(cluster, counts), None, 1.0)
+        assert (unknown.cpu_need_milli, unknown.memory_need_mib) == (128000 / 12, 1130000 / 12)
 
 
-def test_worth_has_rows_for_what_comes_later_and_for_none(cluster: Cluster) -> None:
+def test_worth_has_rows_for_later_models_and_for_none(cluster: Cluster) -> None:
     demand = demand_of(cluster, {Kind(4000, 8192, 1, 500): 3.0})
     plain = outlook_on(demand, None, 1.0).worth
     assert plain.left[:, 1000].tolist() == [1, 1, 1, 0]
@@ -119,11 +113,6 @@ def test_worth_has_rows_for_what_comes_later_and_for_none(cluster: Cluster) -> N
     found = outlook_on(demand, Worth(left, np.array([[0.5, 0.75], [0.125, 0.25]])), 1.0).worth
     assert found.left[:, 1000].tolist() == [0.25, 1, 1, 0]
     assert found.compute.tolist() == [[0.5, 0.75], [0, 0], [0, 0], [0.125, 0.25]]
-
-
-def test_what_comes_in_plenty_is_worth_nothing_as_the_lp_says(cluster: Cluster) -> None:
-    demand = demand_of(cluster, {Kind(4000, 8192, 1, 500): 3.0})
-    assert demand.num_models == 2
     free = Worth(np.zeros((3, 1001)), np.array([[0.5, 0], [0.25, 0], [0.125, 0]]))
     found = outlook_on(demand, free, 1.0).worth
     assert found.left[:, 1000].tolist() == [0, 0, 1, 0]  # face value only where the LP has seen none
@@ -146,7 +135,7 @@ def test_the_service_expects_what_the_simulator_expects(seed: int) -> None:
     assert np.array_equal(served.worth.compute[there], simulated.worth.compute[there])
 
 
-def test_who_asks_for_more_than_there_can_be_spoils_no_outlook(cluster: Cluster) -> None:
+def test_absurd_requests_leave_the_outlook_finite(cluster: Cluster) -> None:
     kind = kind_of(PodRequest(GpuRequest(1), cpu_milli=10**21, memory_mib=10**21))
     assert kind is not None
     demand = demand_of(cluster, {kind: 1.0, Kind(1000, 1024, 1, 1000): 50.0})

@@ -25,7 +25,7 @@ def edit(directory: Path, **values: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
-def test_what_is_written_is_read(written: Path) -> None:
+def test_a_written_model_is_read_back(written: Path) -> None:
     found = files.read(written)
     right = random_potential(np.random.default_rng(0))
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found.potential, right, strict=True))
@@ -39,22 +39,20 @@ def test_equal_models_are_equal_bytes(written: Path, tmp_path: Path) -> None:
         assert (tmp_path / "n" / name).read_bytes() == (written / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"format": 1}, "format 1; this program reads format 2"),
-        ({"kind": "attention"}, "a model of kind 'attention'; expected is kind 'potential'"),
-        ({"features_version": 4}, "trained on features version 4"),
-        ({"features": ["fragment"]}, "trained on other features: fragment"),
-        ({"sha256": "00"}, "SHA-256 [0-9a-f]{64}, but the manifest says 00"),
+def test_a_manifest_that_does_not_match_is_refused(written: Path) -> None:
+    known = (written / files.MANIFEST).read_text()
+    for values, reason in (
+        ({"format": 1}, "format 1"),
+        ({"kind": "attention"}, "kind 'attention'"),
+        ({"features_version": 4}, "features version 4"),
+        ({"sha256": "00"}, "SHA-256 [0-9a-f]{64}"),
         ({"more": 1}, "unknown field `more`"),
         ({"evaluation": 1}, "Expected `array`"),
-    ],
-)
-def test_a_manifest_that_does_not_match_is_refused(written: Path, values: dict[str, Any], reason: str) -> None:
-    edit(written, **values)
-    with pytest.raises(files.ModelError, match=reason):
-        files.read(written)
+    ):
+        edit(written, **values)
+        with pytest.raises(files.ModelError, match=reason):
+            files.read(written)
+        (written / files.MANIFEST).write_text(known)
 
 
 def test_damaged_and_missing_files_are_refused(written: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from extender.core.fragmentation import Asks, Nodes, expected_count
+from extender.core.fragmentation import Nodes, PodClasses, expected_count
 from extender.ranking import prices
 from extender.ranking.prices import _rests
 from model.workloads.traces import read_nodes, read_pods
@@ -27,21 +27,18 @@ def nodes_of(*models: int, cpu_milli: int = 64000) -> Nodes:
     )
 
 
-def asks_of(*rows: tuple[int, int, int, int]) -> Asks:
+def asks_of(*rows: tuple[int, int, int, int]) -> PodClasses:
     """Classes of (CPU milli, GPUs, milli of each, models)."""
     cpu, num, milli, models = (np.array(column) for column in zip(*rows, strict=True))
-    return Asks(cpu, np.full(len(rows), 1024), num, milli, models)
+    return PodClasses(cpu, np.full(len(rows), 1024), num, milli, models)
 
 
-def test_a_rest_that_nobody_asks_for_is_worth_nothing() -> None:
-    # Only shares of 810, more than there is room for: one a GPU, what is left of it is useless.
+def test_unrequested_and_plentiful_remainders_are_worth_nothing() -> None:
+    # Only shares of 810, more than there is room for: one a GPU, the rest of it is useless.
     found = prices.prices(nodes_of(0, 0), asks_of((1000, 1, 810, -1)), np.array([20.0]))
     assert found.bound == pytest.approx(8 * 0.81)
     assert found.worth.left[0, [190, 809, 810, 1000]] == pytest.approx([0, 0, 0.81, 0.81])
     assert (found.worth.left[1] == 0).all()
-
-
-def test_what_comes_in_plenty_costs_nothing() -> None:
     found = prices.prices(nodes_of(0, 0), asks_of((1000, 1, 500, -1)), np.array([6.0]))
     assert found.bound == pytest.approx(3)
     assert found.worth.left[0] == pytest.approx(np.zeros(1001))
@@ -56,19 +53,7 @@ def test_models_that_picky_pods_need_are_worth_more() -> None:
     assert found.worth.left[1, 1000] == pytest.approx(1)
 
 
-def test_patterns_are_found() -> None:
-    # 300 + 700 fills a GPU, either alone does not: 8 GPUs take 8 of each.
-    asks = asks_of((0, 1, 300, -1), (0, 1, 700, -1))
-    assert prices.prices(nodes_of(0, 0), asks, np.array([8.0, 8.0])).bound == pytest.approx(8)
-
-
-def test_cpu_bounds_what_is_given_away() -> None:
-    # 64 cores a node, 32 for each GPU: two of four.
-    found = prices.prices(nodes_of(0, cpu_milli=64000), asks_of((32000, 1, 1000, -1)), np.array([4.0]))
-    assert found.bound == pytest.approx(2)
-
-
-def test_where_no_pod_that_is_expected_has_room_nothing_is_worth_anything() -> None:
+def test_nothing_is_worth_anything_where_no_expected_pod_fits() -> None:
     found = prices.prices(nodes_of(0, cpu_milli=1000), asks_of((2000, 1, 1000, -1)), np.array([4.0]))
     assert found.bound == 0
     assert not any(each.any() for each in found.worth)
@@ -133,7 +118,7 @@ def test_the_bound_of_a_public_trace_is_the_ceiling_known_for_it() -> None:
     assert 100 * bound / offered.num_gpus == pytest.approx(96.91, abs=0.05)
 
 
-def test_cpu_is_worth_what_it_is_needed_for_where_it_runs_out() -> None:
+def test_cpu_has_a_price_where_it_runs_out() -> None:
     """Eight pods ask for a GPU and 8 cores each; model 0 has 4 cores for each GPU, model 1 has 64."""
     nodes = nodes_of(0, 0, 1)
     nodes = nodes._replace(cpu_milli=np.array([16_000, 16_000, 256_000]))
@@ -144,9 +129,9 @@ def test_cpu_is_worth_what_it_is_needed_for_where_it_runs_out() -> None:
     assert found.worth.left[:, 1000] == pytest.approx([0, 1, 0])
 
 
-def test_pods_without_gpus_make_cpu_beside_gpus_dear_and_that_of_other_nodes_too_when_both_run_out() -> None:
+def test_pods_without_gpus_give_cpu_a_price_once_it_runs_out() -> None:
     nodes = nodes_of(0, -1, cpu_milli=32_000)._replace(num_gpus=np.array([4, 0]))
-    asks = Asks(np.array([8000, 1000]), np.full(2, 16), np.array([1, 0]), np.array([1000, 0]), np.array([-1, -1]))
+    asks = PodClasses(np.array([8000, 1000]), np.full(2, 16), np.array([1, 0]), np.array([1000, 0]), np.array([-1, -1]))
     plenty = prices.prices(nodes, asks, np.array([4.0, 20.0]))
     assert plenty.bound == pytest.approx(4)
     assert not plenty.worth.compute.any()

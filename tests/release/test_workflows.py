@@ -1,4 +1,4 @@
-"""The workflows: what actionlint says of them, what they are allowed, and each step of a release as it runs."""
+"""The workflows: actionlint, permissions, and each step of a release as it runs."""
 
 import hashlib
 import json
@@ -8,11 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +22,10 @@ from tests.docs.pages import ROOT, tracked
 from tests.install.helm import Helm, find_helm
 from tests.install.licences import locked
 from tests.release.steps import WORKFLOWS, Runner, load, steps_of
+from tests.telemetry.servers import serving
 
-pytestmark = pytest.mark.slow
+_OF = ("release/", ".github/", "Dockerfile", "Makefile", "pyproject.toml", "requirements/", "manifests/helm/")
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(of=(*_OF, "tests/release/"))]
 
 NAMES = sorted(path.name for path in WORKFLOWS.iterdir())
 VERSION = "0.1.0"
@@ -65,24 +63,20 @@ def test_actionlint_finds_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_actions_are_pinned_by_commit_and_say_of_which_version(name: str) -> None:
-    for line in (WORKFLOWS / name).read_text().splitlines():
-        if "uses:" in line:
-            used = line.split("uses:")[1].strip()
-            assert used.startswith("./.github/") or re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", used)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_job_may_do_what_it_says_and_no_step_keeps_a_token(name: str) -> None:
-    workflow = load(name)
-    assert workflow["permissions"] in ({}, {"contents": "read"})
-    assert "pull_request_target" not in workflow["on"]
-    for job in workflow["jobs"].values():
-        assert "permissions" in job or workflow["permissions"]
-    for _, step in steps_of(workflow):
-        if step.get("uses", "").startswith("actions/checkout@"):
-            assert step["with"]["persist-credentials"] is False
+def test_actions_are_pinned_and_jobs_have_the_permissions_that_they_name() -> None:
+    for name in NAMES:
+        workflow = load(name)
+        for line in (WORKFLOWS / name).read_text().splitlines():
+            _, uses, action = line.partition("uses:")
+            pinned = r"(?:\./\.github/.*|[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+)"
+            assert not uses or re.fullmatch(pinned, action.strip()), line
+        assert workflow["permissions"] in ({}, {"contents": "read"})
+        assert "pull_request_target" not in workflow["on"]
+        for job in workflow["jobs"].values():
+            assert "permissions" in job or workflow["permissions"]
+        for _, step in steps_of(workflow):
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
 
 
 def test_what_is_tested_is_what_is_tested_here() -> None:
@@ -98,11 +92,9 @@ def test_what_is_tested_is_what_is_tested_here() -> None:
 def test_the_sbom_is_made_with_the_python_that_the_image_has() -> None:
     """Some packages have another version for another Python."""
     (base,) = re.findall(r"^ARG BASE=python:(\S+)-slim$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for step in load("release.yaml")["jobs"]["packages"]["steps"]:
-        if step.get("uses", "").startswith("actions/setup-python@"):
-            assert step["with"]["python-version"] == base
-            return
-    raise AssertionError("no Python is chosen")
+    steps = load("release.yaml")["jobs"]["packages"]["steps"]
+    pythons = [step["with"] for step in steps if step.get("uses", "").startswith("actions/setup-python@")]
+    assert [python["python-version"] for python in pythons] == [base]
 
 
 PLAYED = """#!{python}
@@ -185,8 +177,8 @@ class Release:
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    yield Release(tmp_path_factory.mktemp("release"))
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return Release(tmp_path_factory.mktemp("release"))
 
 
 def test_every_step_of_a_release_runs(release: Release) -> None:
@@ -263,8 +255,7 @@ def test_the_sbom_has_what_the_image_s_python_has(release: Release) -> None:
 def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Release, tmp_path: Path) -> None:
     (archive,) = release.dist.glob("kubectl-kerf-*.tar.gz")
     manifest = yaml.safe_load((release.dist / "kerf.krew.yaml").read_text())
-    assert manifest["metadata"]["name"] == "kerf"
-    assert manifest["spec"]["version"] == f"v{VERSION}"
+    assert (manifest["metadata"]["name"], manifest["spec"]["version"]) == ("kerf", f"v{VERSION}")
     platforms = manifest["spec"]["platforms"]
     selected = [tuple(item["selector"]["matchLabels"][key] for key in ("os", "arch")) for item in platforms]
     assert tuple(selected) == PLATFORMS
@@ -279,37 +270,18 @@ def test_kubectls_plugin_runs_from_its_archive_and_krew_finds_it(release: Releas
         assert packed.getnames() == ["LICENSE", "kubectl-kerf"]
         packed.extractall(tmp_path, filter="data")
     program = str(tmp_path / "kubectl-kerf")
-    with answering(b'{"pods": ["x"]}') as kerf:
+    with serving(lambda *_: (200, b'{"pods": ["x"]}')) as kerf:
         for words, said in (
             (["--help"], "what-if"),
             (["explain", "--help"], "NAMESPACE/NAME"),
             (["what-if", "-f", str(tmp_path / "pod.yaml")], "pod.yaml"),
-            (["pending", "-o", "json", "--server", kerf], '"x"'),
-            (["pending", "-o", "yaml", "--server", kerf], "- x"),
+            (["pending", "-o", "json", "--server", kerf.url], '"x"'),
+            (["pending", "-o", "yaml", "--server", kerf.url], "- x"),
         ):
             command = [sys.executable, "-I", "-S", program, *words]
             done = subprocess.run(command, check=False, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
             assert said in done.stdout + done.stderr, done.stderr
             assert "Traceback" not in done.stderr
-
-
-@contextmanager
-def answering(text: bytes) -> Iterator[str]:
-    """The address of a server that says the same to whoever asks."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def test_what_is_published_is_complete_and_each_file_has_its_signature(release: Release) -> None:

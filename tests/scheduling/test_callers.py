@@ -1,13 +1,11 @@
-"""A kube-scheduler that does not ask Kerf is noticed by the pods that wait for it."""
+"""A kube-scheduler that does not call Kerf is noticed by the pods that wait for it."""
 
 from dataclasses import dataclass, field
 
-import msgspec
-import pytest
-
 from extender.kube import objects
 from extender.plugins.pods import read_pod_request
-from extender.scheduling.callers import _AFTER_S, Callers, Unasked
+from extender.queueing.pods.objects import decode_pod
+from extender.scheduling.callers import _AFTER_S, Callers, UncalledPods
 from extender.scheduling.fence import Fence
 from extender.scheduling.unbound_pods import UnboundPods
 from tests.ledger.builders import Clock, open_fence, pod_manifest
@@ -17,19 +15,17 @@ UNCALLED = (
 )
 
 
-def pod(name: str, said: str = "", gate: str = "", scheduler: str = "default-scheduler") -> objects.Pod:
-    """A pod without a node of which its scheduler has said that."""
-    manifest = pod_manifest(name, 1)
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
-    manifest["status"]["conditions"] = [condition] if said else []
+def pod(message: str = "", gate: str = "", scheduler: str = "default-scheduler") -> objects.Pod:
+    """Pod "p" without a node, of which its scheduler has said this."""
+    manifest = pod_manifest("p", 1)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    manifest["status"]["conditions"] = [condition] if message else []
     manifest["spec"] |= {"schedulingGates": [{"name": gate}] if gate else [], "schedulerName": scheduler}
-    return msgspec.convert(manifest, objects.Pod)
+    return decode_pod(manifest)
 
 
 @dataclass
 class Rig:
-    """Somebody who looks at pods, and at who asks."""
-
     extender: bool = True
     clock: Clock = field(default_factory=Clock)
     fence: Fence = field(default_factory=open_fence)
@@ -37,103 +33,83 @@ class Rig:
     def __post_init__(self) -> None:
         self.callers = Callers(self.clock)
         self.pods = UnboundPods(read_pod_request, self.clock)
-        self.unasked = Unasked(self.callers, self.pods, self.fence, self.clock, self.clock, extender=self.extender)
-        assert self.unasked.num_pods() == 0  # the first look
+        self.unasked = UncalledPods(self.callers, self.pods, self.fence, self.clock, self.clock, extender=self.extender)
+        assert self.num_after(0) == 0  # this process was seen to lead
 
-    def wait(self, seconds: float) -> None:
+    def told(self, pod: objects.Pod) -> "Rig":
+        self.pods.changed(None, pod)
+        return self
+
+    def num_after(self, seconds: float) -> int:
         self.clock.now += seconds
+        return self.unasked.num_pods()
 
-    def why(self, name: str) -> str:
-        found = self.pods.get(f"uid-{name}")
+    def why(self) -> str:
+        found = self.pods.get("uid-p")
         assert found is not None
         return self.unasked.why(found)
 
 
-def test_pods_that_nobody_asks_about_are_counted_after_five_minutes() -> None:
-    rig = Rig()
-    rig.pods.changed(None, pod("p"))
-    rig.wait(_AFTER_S - 1)
-    assert (rig.unasked.num_pods(), rig.unasked.fault(), rig.why("p")) == (0, "", "")
-    rig.wait(1)
-    assert rig.unasked.num_pods() == 1
-    assert rig.why("p") == "kube-scheduler has not asked Kerf about any pod for 5 min"
-    said = "has not asked Kerf about a pod with GPUs for 5 min, and a pod that asks for GPUs waits for it"
-    assert rig.unasked.fault() == f"{said} (kerf install check)"
-    rig.callers.asked(others=False)
-    assert (rig.unasked.num_pods(), rig.unasked.fault(), rig.why("p")) == (0, "", "")
+def test_uncalled_pods_are_counted_after_five_minutes() -> None:
+    rig = Rig().told(pod())
+    assert (rig.num_after(_AFTER_S - 1), rig.unasked.fault(), rig.why()) == (0, "", "")
+    assert rig.num_after(1) == 1
+    assert rig.why().endswith("any pod for 5 min")
+    assert "with GPUs for 5 min, and a pod that" in rig.unasked.fault()
+    rig.callers.note_call(others=False)
+    assert (rig.num_after(0), rig.unasked.fault(), rig.why()) == (0, "", "")
 
 
 def test_an_idle_cluster_and_a_new_pod_in_it_are_no_fault() -> None:
     rig = Rig()
-    rig.wait(10 * _AFTER_S)
-    assert rig.unasked.num_pods() == 0
-    made = pod_manifest("p", 1)
-    rig.pods.changed(None, msgspec.convert(made, objects.Pod))
-    assert rig.unasked.num_pods() == 0
-    rig.wait(_AFTER_S)
-    assert rig.unasked.num_pods() == 1
+    assert rig.num_after(10 * _AFTER_S) == 0
+    rig.told(pod())
+    assert [rig.num_after(0), rig.num_after(_AFTER_S)] == [0, 1]
 
 
 def test_a_pod_counts_from_when_its_gate_was_opened() -> None:
-    rig = Rig()
-    rig.pods.changed(None, pod("p", gate="kerf.dev/queue"))
-    rig.wait(2 * _AFTER_S)
-    assert rig.unasked.num_pods() == 0
-    rig.pods.changed(None, pod("p"))
-    rig.wait(_AFTER_S / 2)
-    assert rig.unasked.num_pods() == 0
-    rig.wait(_AFTER_S / 2)
-    assert rig.unasked.num_pods() == 1
+    rig = Rig().told(pod(gate="kerf.dev/queue"))
+    assert rig.num_after(2 * _AFTER_S) == 0
+    rig.told(pod())
+    assert [rig.num_after(_AFTER_S / 2), rig.num_after(_AFTER_S / 2)] == [0, 1]
 
 
-@pytest.mark.parametrize("said", ["0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", "1 Insufficient cpu"])
-def test_who_is_refused_for_another_reason_waits_for_nobody(said: str) -> None:
-    """Where no node passes kube-scheduler's own plugins, it has nothing to ask about."""
-    rig = Rig()
-    rig.pods.changed(None, pod("p", said))
-    rig.wait(2 * _AFTER_S)
-    assert (rig.unasked.num_pods(), rig.why("p")) == (0, "")
+def test_a_pod_that_no_node_passes_for_kube_scheduler_itself_is_not_late() -> None:
+    for message in ("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", "1 Insufficient cpu"):
+        rig = Rig().told(pod(message))
+        assert (rig.num_after(2 * _AFTER_S), rig.why()) == (0, "")
 
 
 def test_a_scheduler_that_counts_the_marker_does_not_call_kerf() -> None:
-    """`kubeadm upgrade` has taken the entries out: known of the pod at once, and alerted on when nobody asks."""
-    rig = Rig()
-    rig.pods.changed(None, pod("p", UNCALLED))
-    assert rig.why("p") == "its scheduler default-scheduler does not call Kerf: it counts kerf.dev/gpu itself"
-    assert rig.unasked.num_pods() == 0
-    rig.wait(_AFTER_S - 1)
-    rig.callers.asked(others=True)  # by the second entry alone
-    rig.wait(1)
-    assert rig.unasked.num_pods() == 1
+    """`kubeadm upgrade` has removed the entries: the pod says so at once, and after five minutes an alert."""
+    rig = Rig().told(pod(UNCALLED))
+    assert rig.why().startswith("its scheduler default-scheduler does not call Kerf")
+    assert rig.num_after(_AFTER_S - 1) == 0
+    rig.callers.note_call(others=True)  # by the second entry alone
+    assert rig.num_after(1) == 1
 
 
-def test_while_others_are_asked_about_one_that_names_no_scheduler_is_no_alert() -> None:
-    rig = Rig()
-    rig.pods.changed(None, pod("p", scheduler="nobody"))
+def test_a_pod_of_another_scheduler_is_not_counted_while_kerf_is_called_about_others() -> None:
+    rig = Rig().told(pod(scheduler="nobody"))
     for _ in range(5):
-        rig.wait(_AFTER_S / 2)
-        rig.callers.asked(others=False)
-    assert (rig.unasked.num_pods(), rig.why("p")) == (0, "")
+        rig.num_after(_AFTER_S / 2)
+        rig.callers.note_call(others=False)
+    assert (rig.num_after(0), rig.why()) == (0, "")
 
 
-def test_without_an_extender_the_scheduler_of_the_pod_is_what_says_nothing() -> None:
-    rig = Rig(extender=False)
-    rig.pods.changed(None, pod("marked", UNCALLED))  # asks by annotation: placed by nobody, and told why elsewhere
-    rig.pods.changed(None, pod("p", scheduler="gone"))
-    rig.wait(_AFTER_S + 60)
-    assert (rig.unasked.num_pods(), rig.why("marked")) == (1, "")
-    assert rig.why("p") == "its scheduler gone has said nothing of it for 6 min"
+def test_without_an_extender_the_scheduler_of_the_pod_is_the_one_that_is_silent() -> None:
+    rig = Rig(extender=False).told(pod(UNCALLED))  # it asks by annotation, and is reported elsewhere
+    assert (rig.num_after(_AFTER_S), rig.why()) == (0, "")
+    rig = Rig(extender=False).told(pod(scheduler="gone"))
+    assert rig.num_after(_AFTER_S + 60) == 1
+    assert rig.why() == "its scheduler gone has not reported on it for 6 min"
     assert "(kerf pending)" in rig.unasked.fault()
 
 
-def test_who_does_not_lead_says_nothing_and_begins_anew() -> None:
-    rig = Rig()
-    rig.pods.changed(None, pod("p"))
-    rig.wait(_AFTER_S)
-    assert rig.unasked.num_pods() == 1
+def test_a_standby_counts_nothing_and_a_new_leader_starts_over() -> None:
+    rig = Rig().told(pod())
+    assert rig.num_after(_AFTER_S) == 1
     rig.fence.shut(lambda: "another leads")
-    assert (rig.unasked.num_pods(), rig.why("p")) == (0, "")
+    assert (rig.num_after(0), rig.why()) == (0, "")
     rig.fence.take_over("", lambda: float("inf"), lambda: "")
-    assert rig.unasked.num_pods() == 0
-    rig.wait(_AFTER_S)
-    assert rig.unasked.num_pods() == 1
+    assert [rig.num_after(0), rig.num_after(_AFTER_S)] == [0, 1]

@@ -1,6 +1,6 @@
-"""Whole processes on one API server: leases that lapse, answers that are lost, late Bindings, clocks that stop.
+"""Whole processes on one API server: leases that lapse, lost answers, late Bindings, clocks that stop.
 
-Each process has a clock and a line of its own. The node has one GPU, and at no time two holders of it.
+Each process has its own clock and connection. The node has one GPU, which never has two holders.
 """
 
 import asyncio
@@ -12,50 +12,43 @@ from typing import Any
 import msgspec
 import pytest
 
-from extender.kube import objects
 from extender.kube.client import ApiError, Query, UnreachableError
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.leadership import Election, FollowedLease, HeldLease, LeaseName, LeaseTimes
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.watches import ReflectorTimes
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState
 from extender.ledger.mirror import Mirror
 from extender.plugins.pods import read_pod_request
+from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.fence import Fence
 from extender.scheduling.placer import Placer, PodIdentity
 from extender.scheduling.takeover import Leadership, epoch_key
-from tests.ledger.builders import Clock, node_manifest, pod_manifest, until
+from tests.kube.loops import in_loop
+from tests.ledger.builders import Clock, FaultyTransport, ledger_of, node_manifest, pod_manifest, until
 
 LEASE = LeaseName("kube-system", "kerf")
 TIMES = LeaseTimes(duration_s=2, renew_deadline_s=1.5, retry_s=0.005)
 REFLECTORS = ReflectorTimes(first_backoff_s=0.005, max_backoff_s=0.005)
 
 
-class Line:
-    """What lies between a process and the API server: it can be cut, and keep a Binding on its way."""
+class Line(FaultyTransport):
+    """The connection of a process to the API server: it can be cut, and delay a Binding."""
 
     def __init__(self, server: MemoryCluster) -> None:
-        self._server = server
-        self.cut = False
-        self.keeps_bindings = False
+        super().__init__(server)
+        self.cut = self.keeps_bindings = False
         self.kept: list[tuple[str, bytes]] = []
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         self._pass()
-        return await self._server.get(path, query)
-
-    async def ensure(self, path: str, body: bytes) -> bytes:
-        raise NotImplementedError
+        return await super().get(path, query)
 
     async def patch(self, path: str, body: bytes) -> bytes:
         self._pass()
-        return await self._server.patch(path, body)
+        return await super().patch(path, body)
 
     async def post(self, path: str, body: bytes) -> bytes:
         self._pass()
@@ -63,18 +56,17 @@ class Line:
             self.kept.append((path, body))
             self.cut = True
             raise UnreachableError("POST: timed out")
-        return await self._server.post(path, body)
+        return await super().post(path, body)
 
     async def watch(self, path: str, query: Query) -> AsyncIterator[list[bytes]]:
-        async for lines in self._server.watch(path, query):
+        async for lines in self.inner.watch(path, query):
             self._pass()
             yield lines
 
     async def arrive(self) -> int:
-        """What was kept comes to the API server now; the status of its answer."""
-        path, body = self.kept.pop()
+        """Deliver the delayed Binding to the API server now; return the status of the answer."""
         try:
-            await self._server.post(path, body)
+            await self.inner.post(*self.kept.pop())
         except ApiError as error:
             return error.status
         return 201
@@ -90,22 +82,19 @@ class Process:
     def __init__(self, server: MemoryCluster, name: str, *, follows: bool = False) -> None:
         self.server, self.clock = server, Clock()
         self.line = Line(server)
-        self.ledger = Ledger(reservation_ttl_s=30.0)
+        self.ledger = ledger_of()
         self.mirror = Mirror(self.line, self.ledger, self.clock, max_age_s=100.0, times=REFLECTORS)
-        self.election: Election = (
-            FollowedLease(self.line, LEASE, name, TIMES, self.clock)
-            if follows
-            else HeldLease(self.line, LEASE, name, TIMES, self.clock)
-        )
+        lease: type[FollowedLease] | type[HeldLease] = FollowedLease if follows else HeldLease
+        self.election: Election = lease(self.line, LEASE, name, TIMES, self.clock)
         self.fence = Fence(self.clock, self.election)
         self.leadership = Leadership(
             self.line, self.election, self.fence, self.mirror, self.clock, key=epoch_key(LEASE.name)
         )
         self.placer = Placer(self.ledger, default_policy="bestfit", clock=self.clock, wall_clock=self.clock)
-        events = EventRecorder(self.line)
         self.resolver = Resolver(self.fence, self.clock)
         self.binder = Binder(
-            self.line, self.ledger, self.placer, events, self.clock, self.fence, self.clock, resolver=self.resolver
+            *(self.line, self.ledger, self.placer, EventRecorder(self.line), self.clock, self.fence, self.clock),
+            resolver=self.resolver,
         )
 
     @asynccontextmanager
@@ -124,9 +113,9 @@ class Process:
         return not self.fence.fault() and not self.mirror.fault()
 
     def filter(self, name: str) -> str:
-        """The node that a pod gets, "" for none; what filter does."""
+        """Decide and reserve, as filter does; return the node, "" for none."""
         assert not self.fence.fault()
-        pod = msgspec.convert(self.server.pod("default", name), objects.Pod)
+        pod = decode_pod(self.server.pod("default", name))
         request = read_pod_request(pod)
         assert request.gpus is not None
         identity = PodIdentity("default", name, pod.metadata.uid)
@@ -138,7 +127,7 @@ class Process:
         return placement.node or ""
 
     async def bind(self, name: str) -> str:
-        """What went wrong, "" when it is bound."""
+        """Bind; return the error, "" for none."""
         uid = self.server.pod("default", name)["metadata"]["uid"]
         try:
             await self.binder.bind(PodIdentity("default", name, uid), "n", "")
@@ -147,16 +136,16 @@ class Process:
         return ""
 
     async def place(self, name: str) -> str:
-        """Filter and bind: what went wrong, "" when it is bound."""
+        """Filter and bind; return the error, "" for none."""
         return await self.bind(name) if self.filter(name) else "no room"
 
     @property
     def undecided(self) -> int:
-        return self.ledger.num_claims(ClaimState.UNDECIDED)
+        return self.ledger.num_allocations(AllocationState.UNDECIDED)
 
 
-async def found_out(process: Process) -> None:
-    """What is undecided is known, and the next round in the background is not waited for."""
+async def resolved(process: Process) -> None:
+    """Resolve all unknown outcomes without waiting for the rounds in the background."""
     async with asyncio.timeout(30):
         while process.undecided:
             await process.resolver.resolve_round()
@@ -172,13 +161,13 @@ class Cluster(MemoryCluster):
     def create(self, name: str) -> None:
         self.apply(pod_manifest(name, 1))
 
-    def holders(self) -> list[str]:
-        """Pods that have the GPU."""
-        pods: list[Manifest] = msgspec.json.decode(asyncio.run(self.get("/api/v1/pods")))["items"]
+    async def holders(self) -> list[str]:
+        """Return the pods that have the GPU."""
+        pods: list[Manifest] = msgspec.json.decode(await self.get("/api/v1/pods"))["items"]
         return [pod["metadata"]["name"] for pod in pods if "nodeName" in pod["spec"]]
 
     async def renew(self, holder: str, transitions: int = 0) -> None:
-        """What a kube-scheduler does to get or keep its lease of 15 s."""
+        """Take or renew the lease for 15 s, as kube-scheduler does."""
         spec: dict[str, Any] = {"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": transitions}
         try:
             found = msgspec.json.decode(await self.get(LEASE.path))
@@ -189,49 +178,46 @@ class Cluster(MemoryCluster):
 
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside a standby"])
 @pytest.mark.parametrize("arrives", ["before the line is back", "as it is", "after it", "never"])
-def test_a_lapse_that_nobody_takes_over_gives_nothing_away_that_may_come_yet(others: int, arrives: str) -> None:
-    """A Binding without an answer, and the API server is away for longer than the lease."""
+@in_loop
+async def test_a_lapse_that_nobody_takes_over_gives_nothing_away_that_may_come_yet(others: int, arrives: str) -> None:
+    """A Binding has no answer, and the API server is away for longer than the lease."""
     server = Cluster()
     first, *rest = (Process(server, name) for name in ("a", "b")[: others + 1])
-
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            for process in (first, *rest):
-                await stack.enter_async_context(process.running())
-                await until(lambda: first.leads)
-            server.create("p")
-            server.create("q")
-            assert first.filter("p") == "n"
-            first.line.keeps_bindings = True
-            assert "its outcome is unknown" in await first.bind("p")
-            for process in rest:
-                process.line.cut = True
-            epoch = first.fence.enter()
-            first.clock.now += 8.0
-            for process in rest:
-                process.clock.now += 8.0
-            assert first.fence.standby()
-            await first.resolver.resolve_round()
-            assert first.undecided == 1, "nobody has taken over"
-            if arrives == "before the line is back":
-                assert await first.line.arrive() == 201
-            first.line.keeps_bindings = first.line.cut = False
+    async with AsyncExitStack() as stack:
+        for process in (first, *rest):
+            await stack.enter_async_context(process.running())
             await until(lambda: first.leads)
-            assert first.fence.enter() != epoch, "a lapse ends the term"
-            if arrives == "as it is":
-                await first.line.arrive()
-            told = await first.place("q")
-            await found_out(first)
-            if arrives == "after it":
-                assert await first.line.arrive() == 409
-            assert bool(told and await first.place("q")) is bool(server.pod("default", "p")["spec"].get("nodeName"))
-
-    asyncio.run(scenario())
-    assert len(server.holders()) == 1
+        server.create("p")
+        server.create("q")
+        assert first.filter("p") == "n"
+        first.line.keeps_bindings = True
+        assert "its outcome is unknown" in await first.bind("p")
+        for process in rest:
+            process.line.cut = True
+        epoch = first.fence.enter()
+        first.clock.now += 8.0
+        for process in rest:
+            process.clock.now += 8.0
+        assert first.fence.standby()
+        await first.resolver.resolve_round()
+        assert first.undecided == 1, "nobody has taken over"
+        if arrives == "before the line is back":
+            assert await first.line.arrive() == 201
+        first.line.keeps_bindings = first.line.cut = False
+        await until(lambda: first.leads)
+        assert first.fence.enter() != epoch, "a lapse ends the term"
+        if arrives == "as it is":
+            await first.line.arrive()
+        error = await first.place("q")
+        await resolved(first)
+        if arrives == "after it":
+            assert await first.line.arrive() == 409
+        assert bool(error and await first.place("q")) is bool(server.pod("default", "p")["spec"].get("nodeName"))
+    assert len(await server.holders()) == 1
 
 
 async def take_over(process: Process) -> None:
-    """The lease runs out by its clock: once more where it saw the predecessor's last renewal only then."""
+    """Let the lease run out by its clock: once more if it saw the predecessor's last renewal only then."""
     while not process.leads:
         process.clock.now += 2.1
         with contextlib.suppress(TimeoutError):
@@ -239,113 +225,100 @@ async def take_over(process: Process) -> None:
                 await until(lambda: process.leads)
 
 
-def test_what_a_predecessor_has_undecided_is_settled_by_the_pod_when_another_has_led() -> None:
+@in_loop
+async def test_what_a_predecessor_has_undecided_is_settled_by_the_pod_when_another_has_led() -> None:
     server = Cluster()
     first, second = Process(server, "a"), Process(server, "b")
-
-    async def scenario() -> None:
-        async with first.running(), second.running():
-            await until(lambda: first.leads or second.leads)
-            leader, other = (first, second) if first.leads else (second, first)
-            server.create("p")
-            assert leader.filter("p") == "n"
-            leader.line.keeps_bindings = True
-            assert "its outcome is unknown" in await leader.bind("p")
-            await take_over(other)
-            leader.clock.now += 2.1
-            assert leader.undecided == 1, "it has not heard of that yet"
-            assert await leader.line.arrive() == 409
-            leader.line.cut = False
-            await found_out(leader)
-            assert await other.place("p") == ""
-
-    asyncio.run(scenario())
-    assert server.holders() == ["p"]
+    async with first.running(), second.running():
+        await until(lambda: first.leads or second.leads)
+        leader, other = (first, second) if first.leads else (second, first)
+        server.create("p")
+        assert leader.filter("p") == "n"
+        leader.line.keeps_bindings = True
+        assert "its outcome is unknown" in await leader.bind("p")
+        await take_over(other)
+        leader.clock.now += 2.1
+        assert leader.undecided == 1, "it does not know yet"
+        assert await leader.line.arrive() == 409
+        leader.line.cut = False
+        await resolved(leader)
+        assert await other.place("p") == ""
+    assert await server.holders() == ["p"]
 
 
 @pytest.mark.parametrize("created", ["before", "after"])
-def test_a_leader_whose_clock_stood_still_binds_nothing_once_another_leads(created: str) -> None:
-    """A virtual machine that was paused: by its clock the term goes on. Pods made since carry nobody's mark."""
+@in_loop
+async def test_a_paused_leader_binds_nothing_once_another_leads(created: str) -> None:
+    """A paused virtual machine: by its clock the term goes on. Pods created since have no mark."""
     server = Cluster()
     paused, successor = Process(server, "a"), Process(server, "b")
-
-    async def scenario() -> None:
-        async with paused.running():
-            await until(lambda: paused.leads)
-            if created == "before":
+    async with paused.running():
+        await until(lambda: paused.leads)
+        if created == "before":
+            server.create("late")
+            assert paused.filter("late") == "n"
+        paused.line.cut = True
+        async with successor.running():
+            await until(lambda: successor.mirror.fault() == "")
+            await take_over(successor)
+            server.create("good")
+            assert await successor.place("good") == ""
+            assert paused.leads
+            if created == "after":
                 server.create("late")
                 assert paused.filter("late") == "n"
-            paused.line.cut = True  # while it stands still it hears nothing, and what it hears then is old
-            async with successor.running():
-                await until(lambda: successor.mirror.fault() == "")
-                await take_over(successor)
-                server.create("good")
-                assert await successor.place("good") == ""
-                if created == "after":
-                    server.create("late")
-                assert paused.leads, "so it looks"
-                if created == "after":
-                    assert paused.filter("late") == "n"
-                paused.line.cut = False
-                assert await paused.bind("late") != ""
-                await until(lambda: not paused.leads)
-
-    asyncio.run(scenario())
-    assert server.holders() == ["good"]
-
-
-def test_a_sidecar_whose_clock_stood_still_binds_nothing_once_another_scheduler_leads() -> None:
-    server = Cluster()
-    paused = Process(server, "host", follows=True)
-
-    async def scenario() -> None:
-        async with paused.running():
-            await until(lambda: "held by nobody" in paused.fence.standby())
-            await server.renew("host_1")
-            await until(lambda: paused.leads)
-            paused.line.cut = True
-            await server.renew("other_1", 1)
-            server.apply(pod_manifest("good", 1, node="n", assigned="0"))
-            server.create("late")
-            assert paused.filter("late") == "n", "kube-scheduler was paused with it, and asks it again"
             paused.line.cut = False
             assert await paused.bind("late") != ""
+            await until(lambda: not paused.leads)
+    assert await server.holders() == ["good"]
 
-    asyncio.run(scenario())
-    assert server.holders() == ["good"]
+
+@in_loop
+async def test_a_paused_sidecar_binds_nothing_once_another_scheduler_leads() -> None:
+    server = Cluster()
+    paused = Process(server, "host", follows=True)
+    async with paused.running():
+        await until(lambda: "held by nobody" in paused.fence.standby())
+        await server.renew("host_1")
+        await until(lambda: paused.leads)
+        paused.line.cut = True
+        await server.renew("other_1", 1)
+        server.apply(pod_manifest("good", 1, node="n", assigned="0"))
+        server.create("late")
+        assert paused.filter("late") == "n", "kube-scheduler was paused with it, and asks it again"
+        paused.line.cut = False
+        assert await paused.bind("late") != ""
+    assert await server.holders() == ["good"]
 
 
-def test_a_sidecar_cut_off_for_longer_than_the_term_gives_nothing_away_that_may_come_yet() -> None:
-    """Its kube-scheduler goes on leading, by a line of its own."""
+@in_loop
+async def test_a_sidecar_cut_off_for_longer_than_the_term_gives_nothing_away_that_may_come_yet() -> None:
+    """Its kube-scheduler goes on leading, by its own connection."""
     server = Cluster()
     sidecar = Process(server, "host", follows=True)
-
-    async def scenario() -> None:
-        async with sidecar.running():
-            await until(lambda: "held by nobody" in sidecar.fence.standby())
-            await server.renew("host_1")
-            await until(lambda: sidecar.leads)
-            epoch = sidecar.fence.enter()
-            server.create("p")
-            server.create("q")
-            assert sidecar.filter("p") == "n"
-            sidecar.line.keeps_bindings = True
-            assert "its outcome is unknown" in await sidecar.bind("p")
-            sidecar.clock.now += 20.0
-            await sidecar.resolver.resolve_round()
-            assert sidecar.undecided == 1
-            sidecar.line.keeps_bindings = sidecar.line.cut = False
-            await sidecar.resolver.resolve_round()
-            assert sidecar.undecided == 1, "it only looks, and finds that it may come yet"
-            await server.renew("host_1")
-            asked = sidecar.election.num_asked
-            await until(lambda: sidecar.election.num_asked > asked + 1)
-            await server.renew("host_1")
-            await until(lambda: sidecar.leads)
-            assert sidecar.fence.enter() != epoch
-            await found_out(sidecar)
-            assert await sidecar.line.arrive() == 409
-            assert await sidecar.place("q") == ""
-
-    asyncio.run(scenario())
-    assert server.holders() == ["q"]
+    async with sidecar.running():
+        await until(lambda: "held by nobody" in sidecar.fence.standby())
+        await server.renew("host_1")
+        await until(lambda: sidecar.leads)
+        epoch = sidecar.fence.enter()
+        server.create("p")
+        server.create("q")
+        assert sidecar.filter("p") == "n"
+        sidecar.line.keeps_bindings = True
+        assert "its outcome is unknown" in await sidecar.bind("p")
+        sidecar.clock.now += 20.0
+        await sidecar.resolver.resolve_round()
+        assert sidecar.undecided == 1
+        sidecar.line.keeps_bindings = sidecar.line.cut = False
+        await sidecar.resolver.resolve_round()
+        assert sidecar.undecided == 1, "it only reads, and the Binding may still take effect"
+        await server.renew("host_1")
+        asked = sidecar.election.num_asked
+        await until(lambda: sidecar.election.num_asked > asked + 1)
+        await server.renew("host_1")
+        await until(lambda: sidecar.leads)
+        assert sidecar.fence.enter() != epoch
+        await resolved(sidecar)
+        assert await sidecar.line.arrive() == 409
+        assert await sidecar.place("q") == ""
+    assert await server.holders() == ["q"]

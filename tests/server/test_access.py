@@ -1,4 +1,4 @@
-"""Who may read: on loopback, by token, by certificate; and how much."""
+"""Access of readers: on loopback, by token, by certificate; and their rates."""
 
 import asyncio
 import base64
@@ -24,14 +24,14 @@ from tests.api.bodies import pod
 from tests.api.certificates import Authority
 from tests.api.processes import Server, demo, ready_demo, request
 from tests.api.services import Answer, Clock, call
+from tests.kube.loops import in_loop
 
 TOKEN = "a-token-of-many-letters"
 OTHER = "another-token-of-letters"
-LOOPBACK = ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"]
-ELSEWHERE = ["10.1.2.3", "192.168.0.9", "fd00::1", "::ffff:10.1.2.3", "", "no address"]
+WRONG = "wrong-token-of-letters"
+ELSEWHERE = "10.1.2.3"
 LET_IN = 200, 404, 503
-"""No answer about who asks: this Kerf has not read its cluster, and says so."""
-READ = ["/", "/nodes", "/explain/pod/a/b", "/telemetry", "/version", "/docs", "/openapi.json", "/nowhere", "//healthz"]
+"""Not refused: this Kerf has not read its cluster, and says so."""
 
 
 class Service:
@@ -46,15 +46,24 @@ class Service:
         self,
         path: str,
         client: str = "127.0.0.1",
+        headers: Mapping[str, str] | None = None,
+        *,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         return asyncio.run(call(self._app, method, path, (body,), headers or {}, (client, 50000)))
+
+    def statuses(self, path: str, number: int, *args: Any, **options: Any) -> list[int]:
+        """Of so many calls."""
+        return [self(path, *args, **options).status for _ in range(number)]
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
+
+
+def basic(text: str) -> dict[str, str]:
+    return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
 
 @pytest.fixture
@@ -64,84 +73,58 @@ def tokens(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("client", LOOPBACK)
-def test_loopback_reads(client: str) -> None:
+def test_only_loopback_reads() -> None:
     service = Service()
-    for path in READ:
-        assert service(path, client).status in LET_IN
+    paths = ["/", "/nodes", "/explain/pod/a/b", "/telemetry", "/version", "/docs", "/openapi.json", "/no", "//healthz"]
+    for path in paths:
+        for client in ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"):
+            assert service(path, client).status in LET_IN
+        for client in (ELSEWHERE, "192.168.0.9", "fd00::1", "::ffff:10.1.2.3", "", "no address"):
+            answer = service(path, client)
+            assert answer.status == 403
+            assert "kubectl port-forward" in answer.json()["detail"]
+    assert service("/what-if", ELSEWHERE, method="POST", body=b"{}").status == 403
+    assert service("/filter", ELSEWHERE).status == 403, "kube-scheduler sends no GET"
+    everybody = Service(access__open_to="all")
+    assert everybody("/nodes", ELSEWHERE, {"host": "kerf.example"}).status in LET_IN
+    headers = service("/version").headers
+    assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff")
 
 
-@pytest.mark.parametrize("client", ELSEWHERE)
-def test_nobody_else_does(client: str) -> None:
+def test_probes_metrics_and_verbs_are_open() -> None:
     service = Service()
-    for path in READ:
-        answer = service(path, client)
-        assert answer.status == 403
-        assert "kubectl port-forward" in answer.json()["detail"]
-    assert service("/what-if", client, "POST", b"{}").status == 403
-    assert service("/filter", client).status == 403  # not its POST: nothing that kube-scheduler sends
+    for client in (ELSEWHERE, "127.0.0.1"):
+        for path in ("/healthz", "/readyz", "/syncz", "/metrics"):
+            assert service(path, client).status in (200, 503)
+        args = bodies.args(pod(gpus=1), ["t4-0"])
+        assert service("/filter", client, method="POST", body=args).status == 200
+        assert service("/mutate", client, method="POST", body=b"{}").json()["response"]["allowed"] is True
+    closed = Service(access__metrics="loopback")
+    assert (closed("/metrics", ELSEWHERE).status, closed("/metrics").status) == (403, 200)
 
 
-@pytest.mark.parametrize("client", ["10.1.2.3", "127.0.0.1"])
-def test_probes_metrics_and_verbs_are_not_for_readers_alone(client: str) -> None:
-    service = Service()
-    for path in ("/healthz", "/readyz", "/syncz", "/metrics"):
-        assert service(path, client).status in (200, 503)
-    assert service("/filter", client, "POST", bodies.args(pod(gpus=1), ["t4-0"])).status == 200
-    assert service("/mutate", client, "POST", b"{}").json()["response"]["allowed"] is True
-
-
-def test_metrics_may_be_closed() -> None:
-    service = Service(access__metrics="loopback")
-    assert (service("/metrics", "10.1.2.3").status, service("/metrics").status) == (403, 200)
-
-
-def test_all_may_be_let_in() -> None:
-    assert Service(access__open_to="all")("/nodes", "10.1.2.3", headers={"host": "kerf.example"}).status in LET_IN
-
-
-def test_a_token_opens(tokens: Path) -> None:
+def test_a_token_gives_access_and_no_other_text_does(tokens: Path) -> None:
     service = Service(access__token_file=str(tokens))
     for token in (TOKEN, OTHER):
-        assert service("/nodes", "10.1.2.3", headers=bearer(token)).status in LET_IN
-        basic = base64.b64encode(f"anybody:{token}".encode()).decode()
-        assert service("/nodes", "10.1.2.3", headers={"authorization": f"Basic {basic}"}).status in LET_IN
+        for headers in (bearer(token), basic(f"anybody:{token}")):
+            assert service("/nodes", ELSEWHERE, headers).status in LET_IN
     assert service("/nodes").status in LET_IN, "loopback needs none"
+    wrong = [f"Bearer {token}" for token in (WRONG, f"{TOKEN}x", TOKEN[:-1], f"{TOKEN}\x00", "# for dashboards")]
+    wrong += ["Bearer", f"Token {TOKEN}", "Basic \xff", basic(TOKEN)["authorization"]]
+    for headers in ({}, *({"authorization": text} for text in wrong)):
+        answer = service("/nodes", ELSEWHERE, headers)
+        assert answer.status == 401
+        assert "token" in answer.json()["detail"]
+        assert answer.headers["www-authenticate"].startswith("B")
+        assert TOKEN not in answer.content.decode()
+    assert service("/nodes", headers=bearer(WRONG)).status == 401, "on loopback, too"
 
 
-@pytest.mark.parametrize(
-    "authorization",
-    [
-        "",
-        "Bearer",
-        "Bearer wrong-token-of-letters",
-        f"Bearer {TOKEN}x",
-        f"Bearer {TOKEN[:-1]}",
-        f"Bearer {TOKEN}\x00",
-        f"Token {TOKEN}",
-        "Bearer # for dashboards",
-        "Basic \xff",
-        f"Basic {base64.b64encode(TOKEN.encode()).decode()}",
-    ],
-)
-def test_no_other_text_opens(tokens: Path, authorization: str) -> None:
-    service = Service(access__token_file=str(tokens))
-    answer = service("/nodes", "10.1.2.3", headers={"authorization": authorization} if authorization else {})
-    assert answer.status == 401
-    assert "token" in answer.json()["detail"]
-    assert answer.headers["www-authenticate"].startswith("B")
-    assert TOKEN not in answer.content.decode()
-
-
-def test_a_wrong_token_is_said_so_on_loopback_too(tokens: Path) -> None:
-    assert Service(access__token_file=str(tokens))("/nodes", headers=bearer("wrong-token-of-letters")).status == 401
-
-
-def test_tokens_are_read_again(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_token_file_is_read_again(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
     service = Service(access__token_file=str(tokens))
 
     def status(token: str) -> int:
-        return service("/version", "10.1.2.3", headers=bearer(token)).status
+        return service("/version", ELSEWHERE, bearer(token)).status
 
     assert status(TOKEN) == 200
     new = tokens.with_suffix(".new")
@@ -152,149 +135,126 @@ def test_tokens_are_read_again(tokens: Path, caplog: pytest.LogCaptureFixture) -
     assert (status("a-token-that-is-new"), status("short")) == (401, 401)
     tokens.unlink()
     assert [status(TOKEN) for _ in range(3)] == [401] * 3
-    assert len([record for record in caplog.records if "no token is accepted" in record.message]) == 2
+    assert len([record for record in caplog.records if record.name == "extender.server.access"]) == 2
     tokens.write_text(TOKEN)
     assert status(TOKEN) == 200
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [(None, "No such file"), ("short\n", "fewer than 16"), ("x" * (2 << 20), "larger than 1 MiB")],
-    ids=["missing", "short", "large"],
-)
-def test_a_file_without_tokens_is_said_so_at_the_start(tmp_path: Path, text: str | None, fault: str) -> None:
+def test_a_file_without_tokens_ends_the_start(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(TokenError, match=fault) as raised:
-        Tokens(path).load()
-    assert "short" not in str(raised.value)
+    for text, fault in ((None, "No such file"), ("short\n", "fewer than 16"), ("x" * (2 << 20), "larger than 1 MiB")):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(TokenError, match=fault) as raised:
+            Tokens(path).load()
+        assert "short" not in str(raised.value)
 
 
-def test_a_certificate_opens() -> None:
-    """The state of a connection whose certificate TLS has verified; tests of certificates make real ones."""
+def test_a_certificate_gives_access() -> None:
+    """By the state of a connection whose certificate TLS has verified."""
     passed: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         passed.append(scope["path"])
-
-    scope = {"type": "http", "path": "/nodes", "headers": [], "client": ("10.1.2.3", 1)}
 
     async def receive() -> Any: ...
 
     async def send(message: Any) -> None: ...
 
     guard = Guard(app, AccessSettings())
+    scope = {"type": "http", "path": "/nodes", "headers": [], "client": (ELSEWHERE, 1)}
     asyncio.run(guard(scope, receive, send))
     assert passed == []
     asyncio.run(guard({**scope, "state": {CLIENT_CERTIFICATE: True}}, receive, send))
     assert passed == ["/nodes"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8888", "127.0.0.1:8888", "[::1]:8888", "proxy"])
-def test_a_browser_on_this_machine_reads_by_its_own_names(host: str) -> None:
+# Browsers
+
+
+def test_a_browser_on_this_machine_has_access_by_local_names() -> None:
     service = Service(access__hosts=["proxy"])
-    for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
-        assert service("/nodes", headers=headers).status in LET_IN
-        assert service("/filter", method="POST", body=b"{}", headers=headers).status == 200
+    for host in ("localhost", "localhost:8888", "127.0.0.1:8888", "[::1]:8888", "proxy"):
+        for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
+            assert service("/nodes", headers=headers).status in LET_IN
+            assert service("/filter", headers=headers, method="POST", body=b"{}").status == 200
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"host": "evil.example:8888"},
-        {"host": "localhost.evil.example"},
-        {"host": "evil.example:8888", "origin": "http://evil.example:8888"},
-        {"host": "localhost:8888", "origin": "http://evil.example"},
-        {"host": "localhost:8888", "origin": "http://localhost:9999"},
-        {"host": "localhost:8888", "origin": "null"},
-        {"host": "a1.localhost:8888"},
-        {"host": "a1.localhost:8888", "origin": "http://a1.localhost:8888"},
-        {"host": "localhost.:8888"},
-        {"host": "localhost:8888", "sec-fetch-site": "cross-site"},
-        {"host": "localhost:8888", "sec-fetch-site": "same-site"},
-        {"host": "localhost:8888", "origin": "http://localhost:8888", "sec-fetch-site": "cross-site"},
-    ],
-)
-def test_pages_of_other_sites_neither_read_nor_bind(headers: dict[str, str]) -> None:
-    """A name that leads to loopback by now, and forms that are sent across sites without asking."""
-    service = Service()
-    assert service("/nodes", headers=headers).status == 403
-    if "origin" in headers:
-        answer = service("/bind", method="POST", body=b"{}", headers=headers)
-        assert (answer.status, list(answer.json())) == (403, ["Error"])
+def test_pages_of_other_sites_neither_read_nor_bind() -> None:
+    """By a name that resolves to loopback by now, or by forms that are sent across sites without asking."""
+    service, local = Service(), "localhost:8888"
+    for host, origin, site in (
+        ("evil.example:8888", "", ""),
+        ("localhost.evil.example", "", ""),
+        ("evil.example:8888", "http://evil.example:8888", ""),
+        (local, "http://evil.example", ""),
+        (local, "http://localhost:9999", ""),
+        (local, "null", ""),
+        ("a1.localhost:8888", "", ""),
+        ("a1.localhost:8888", "http://a1.localhost:8888", ""),
+        ("localhost.:8888", "", ""),
+        (local, "", "cross-site"),
+        (local, "", "same-site"),
+        (local, f"http://{local}", "cross-site"),
+    ):
+        given = {"host": host, "origin": origin, "sec-fetch-site": site}
+        headers = {name: text for name, text in given.items() if text}
+        assert service("/nodes", headers=headers).status == 403
+        if origin:
+            answer = service("/bind", headers=headers, method="POST", body=b"{}")
+            assert (answer.status, list(answer.json())) == (403, ["Error"])
 
 
-SITES = ["cross-site", "same-site"]
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_images_and_scripts_of_other_sites_get_nothing_by_whatever_a_browser_sends_by_itself(
-    tokens: Path, site: str
-) -> None:
-    by_page = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
-    basic = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_sites_may_link_to_the_page_and_embed_nothing(tokens: Path, site: str) -> None:
     service = Service(access__token_file=str(tokens))
-    for path in ("/", "/live", "/nodes", "/page/main.js"):
-        for headers in (by_page, {**by_page, "authorization": f"Basic {basic}"}):
-            assert service(path, headers=headers).status == 403
+    embedded = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    for headers in (embedded, {**embedded, **basic(f"anybody:{TOKEN}")}):  # which a browser sends by itself
+        assert {service(path, headers=headers).status for path in ("/", "/live", "/nodes", "/page/main.js")} == {403}
     for verb in ("/bind", "/gate", "/mutate"):
-        assert service(verb, method="POST", body=b"{}", headers=by_page).status == 403
-    assert Service(access__open_to="all")("/nodes", "10.1.2.3", headers=by_page).status == 403
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_a_link_to_the_page_may_be_followed_from_anywhere(site: str) -> None:
+        assert service(verb, headers=embedded, method="POST", body=b"{}").status == 403
+    assert Service(access__open_to="all")("/nodes", ELSEWHERE, embedded).status == 403
     followed = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-    service = Service()
-    assert service("/", headers=followed).status == service("/docs", headers=followed).status == 200
-    assert service("/live", headers=followed).status == service("/nodes", headers=followed).status == 403
+    statuses = [service(path, headers=followed).status for path in ("/", "/docs", "/live", "/nodes")]
+    assert statuses == [200, 200, 403, 403]
     assert service("/", headers={**followed, "sec-fetch-dest": "iframe"}).status == 403
 
 
-@pytest.mark.parametrize(
-    "by_page",
-    [{"host": "a7.localhost:8888"}, {"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}],
-    ids=["a name of its own", "an image", "a script"],
-)
-def test_a_page_in_a_browser_takes_nothing_of_the_operators_rate(by_page: dict[str, str]) -> None:
-    service = Service(access__calls_per_s=0.001, burst=3)
-    assert [service("/live", headers=by_page).status for _ in range(5)] == [403, 403, 403, 429, 429]
+def test_a_page_in_a_browser_takes_nothing_of_the_operators_rate() -> None:
     own = {"host": "localhost:8888", "sec-fetch-site": "same-origin"}
-    assert [service("/version", headers=own).status for _ in range(3)] == [200, 200, 200]
+    for by_page in ({"host": "a7.localhost:8888"}, {"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
+        service = Service(access__calls_per_s=0.001, burst=3)
+        assert service.statuses("/live", 5, headers=by_page) == [403, 403, 403, 429, 429]
+        assert service.statuses("/version", 3, headers=own) == [200, 200, 200]
 
 
-def test_one_client_can_not_keep_it_busy(tokens: Path) -> None:
+# Rates
+
+
+def test_each_client_has_a_rate(tokens: Path) -> None:
     service = Service(access__token_file=str(tokens), access__calls_per_s=0.5, burst=3)
-    statuses = [service("/version").status for _ in range(5)]
-    assert statuses == [200, 200, 200, 429, 429]
+    assert service.statuses("/version", 5) == [200, 200, 200, 429, 429]
     refused = service("/version")
     assert (refused.headers["retry-after"], "access.calls_per_s" in refused.json()["detail"]) == ("2", True)
     assert service("/version", headers=bearer(TOKEN)).status == 200, "another client"
-    assert [service("/version", "10.0.0.1").status for _ in range(4)] == [401, 401, 401, 429], "guesses count"
+    assert service.statuses("/version", 4, "10.0.0.1") == [401, 401, 401, 429], "guesses count"
+    assert service.statuses("/page/main.js", 4, "10.0.0.2") == [401, 401, 401, 429], "wherever they go"
     assert service("/readyz").status in (200, 503), "probes are not counted"
     assert service("/filter", method="POST", body=b"{}").status == 200, "nor is kube-scheduler"
-
-
-def test_addresses_of_one_network_are_one_client() -> None:
     service = Service(access__open_to="all", access__calls_per_s=0.5, burst=1)
-    assert [service("/version", f"fd00::{n}").status for n in range(1, 3)] == [200, 429]
+    assert [service("/version", f"fd00::{number}").status for number in (1, 2)] == [200, 429], "of one network"
     assert service("/version", "fd00:0:0:1::1").status == 200
 
 
-def test_files_of_the_page_have_a_larger_limit_of_their_own() -> None:
-    """A page is some forty of them, and blank without one."""
+def test_files_of_the_page_have_a_higher_limit() -> None:
+    """The page has some forty, and is blank without one."""
     service = Service(access__open_to="all", access__calls_per_s=0.001, burst=3)
-    assert [service("/page/main.js", "10.0.0.1").status for _ in range(31)] == [200] * 30 + [429]
-    assert [service("/version", "10.0.0.1").status for _ in range(4)] == [200, 200, 200, 429]
+    assert service.statuses("/page/main.js", 31, "10.0.0.1") == [200] * 30 + [429]
+    assert service.statuses("/version", 4, "10.0.0.1") == [200, 200, 200, 429]
 
 
-def test_guesses_of_tokens_have_the_smaller_limit_wherever_they_go(tokens: Path) -> None:
-    service = Service(access__token_file=str(tokens), access__calls_per_s=0.001, burst=3)
-    assert [service("/page/main.js", "10.0.0.1").status for _ in range(4)] == [401, 401, 401, 429]
-
-
-def test_calls_at_once_are_limited() -> None:
+@in_loop
+async def test_concurrent_calls_are_limited() -> None:
     release = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -302,19 +262,16 @@ def test_calls_at_once_are_limited() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    async def statuses() -> list[int]:
-        guard = Guard(app, AccessSettings(), at_once=2)
-        calls = [asyncio.create_task(call(guard, "GET", "/", (b"",), {})) for _ in range(3)]
-        await asyncio.sleep(0)
-        third = await calls[2]
-        release.set()
-        before = [(await calls[0]).status, (await calls[1]).status, third.status]
-        return [*before, (await call(guard, "GET", "/", (b"",), {})).status]
-
-    assert asyncio.run(statuses()) == [200, 200, 429, 200]
+    guard = Guard(app, AccessSettings(), at_once=2)
+    calls = [asyncio.create_task(call(guard, "GET", "/", (b"",), {})) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert (await calls[2]).status == 429
+    release.set()
+    assert [(await each).status for each in calls[:2]] == [200, 200]
+    assert (await call(guard, "GET", "/", (b"",), {})).status == 200
 
 
-def test_rates_refill_and_forget() -> None:
+def test_rates_refill_and_are_forgotten() -> None:
     clock = Clock()
     rates = Rates(per_s=2.0, burst=2, at_once=1, clock=clock)
     assert [rates.wait_s("a") for _ in range(3)] == [0.0, 0.0, 0.5]
@@ -327,16 +284,12 @@ def test_rates_refill_and_forget() -> None:
     assert rates.num_clients == 1024
 
 
-def test_answers_forbid_framing_and_guessing() -> None:
-    headers = Service()("/version").headers
-    assert (headers["x-frame-options"], headers["x-content-type-options"]) == ("DENY", "nosniff")
+def test_a_what_if_question_has_its_own_limit() -> None:
+    answer = Service()("/what-if", method="POST", body=b" " * (17 << 20))
+    assert (answer.status, "16 MiB" in answer.json()["Error"]) == (413, True)
 
 
-def test_a_question_has_its_own_limit() -> None:
-    service = Service()
-    answer = service("/what-if", method="POST", body=b" " * (17 << 20))
-    assert answer.status == 413
-    assert answer.json()["Error"] == "the request body is larger than 16 MiB"
+# Over real connections
 
 
 def own_address() -> str:
@@ -350,7 +303,7 @@ def own_address() -> str:
 
 
 def test_over_real_connections(tmp_path: Path, tokens: Path) -> None:
-    """By an address that others use: a token or a certificate of the CA for clients, and nothing less."""
+    """By an address that is not loopback: with a token or a certificate of the CA for clients."""
     address = own_address()
     authority = Authority(tmp_path / "ca", "ca")
     certificate, key = authority.issue("server")
@@ -372,7 +325,7 @@ def test_over_real_connections(tmp_path: Path, tokens: Path) -> None:
         nobody, somebody = authority.client(), authority.client(authority.issue("reader"))
         server.wait_for(lambda: call("127.0.0.1", nobody) == 200)
         assert call(address, nobody) == 401
-        assert call(address, nobody, bearer("wrong-token-of-letters")) == 401
+        assert call(address, nobody, bearer(WRONG)) == 401
         assert call(address, nobody, bearer(TOKEN)) == 200
         assert call(address, somebody) == 200
         assert TOKEN not in server.log

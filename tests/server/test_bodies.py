@@ -1,4 +1,4 @@
-"""Bodies that are half read: how much memory they may take, and who is served all the while."""
+"""Half-sent bodies take bounded memory, and others are served meanwhile."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -21,18 +21,17 @@ POOL = 100 * MIB
 BODY = bodies.args(pod(gpus=2), ["h100-0", "a100-0", "t4-0", "cpu-0"])
 
 
-# What the settings mean.
-
-
-def test_limits_of_connections_are_what_they_are_called() -> None:
-    made = _protocols(ServerSettings(request_s=3.0, max_connections=600, max_connections_each=17), body_bytes=5 * MIB)
+def test_settings_become_limits() -> None:
+    made = _protocols(
+        ServerSettings(request_s=3.0, max_connections=600, max_connections_each=17), {}, body_bytes=5 * MIB
+    )
     assert isinstance(made, partial)
-    assert made.keywords["doors"].limits == Limits(
+    assert made.keywords["opened"].limits == Limits(
         request_s=3.0, answer_s=30.0, connections=600, connections_each=17, body_bytes=5 * MIB
     )
 
 
-def test_so_many_connections_of_one_address_stay_and_so_many_in_all(tmp_path: Path) -> None:
+def test_connections_of_one_address_and_in_all_are_limited(tmp_path: Path) -> None:
     limits = ["server.max_connections=40", "server.max_connections_each=12", "server.request_s=60"]
     with ready_demo(tmp_path / "log", *limits) as server, ExitStack() as opened:
         of_address = [
@@ -46,7 +45,7 @@ def test_so_many_connections_of_one_address_stay_and_so_many_in_all(tmp_path: Pa
 
 @contextmanager
 def connected(server: Server, address: str = "127.0.0.1") -> Iterator[socket.socket]:
-    """A connection from one of the addresses of this machine."""
+    """A connection from a loopback address."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20, source_address=(address, 0)) as one:
         yield one
 
@@ -68,7 +67,7 @@ def is_closed(connection: socket.socket) -> bool:
         connection.settimeout(20)
 
 
-# Who is cut off.
+# Which bodies are cut off
 
 
 @dataclass(eq=False)
@@ -80,98 +79,97 @@ class One:
     answering: bool = False
     left: bool = False
 
-    def leave(self) -> None:
+    def abort(self) -> None:
         self.left = True
 
 
-def test_who_only_holds_what_he_can_makes_room_for_who_sends_in_earnest() -> None:
-    pool = Bodies(POOL)
-    holders = [One(f"holder-{number}") for number in range(5)]
-    for number, holder in enumerate(holders):
-        pool.came(holder, (10 + number) * MIB, 0.0, of_verb=False)
-    scheduler = One("scheduler")
+class Pool(Bodies):
+    def take(self, one: One, mib: float, now: float, *, of_verb: bool = False) -> None:
+        """Some MiB of a body arrive."""
+        self.add_chunk(one, int(mib * MIB), now, of_verb=of_verb)
+
+
+def holders(number: int) -> list[One]:
+    return [One(f"holder-{index}") for index in range(number)]
+
+
+def test_bodies_that_stand_still_make_room_for_those_that_arrive() -> None:
+    pool, held, scheduler = Pool(POOL), holders(5), One("scheduler")
+    for number, holder in enumerate(held):
+        pool.take(holder, 10 + number, 0.0)
     for tenth in range(64):
-        pool.came(scheduler, MIB, 5.0 + tenth / 100, of_verb=False)
-    assert [one.left for one in (*holders, scheduler)] == [True, True, True, False, False, False]
-    assert pool.num_bytes == (13 + 14 + 64) * MIB
-    assert pool.num_cut_off == 3
+        pool.take(scheduler, 1, 5.0 + tenth / 100)
+    assert [one.left for one in (*held, scheduler)] == [True, True, True, False, False, False]
+    assert (pool.num_bytes, pool.num_aborted) == ((13 + 14 + 64) * MIB, 3)
 
 
 def test_one_address_has_three_quarters_at_most() -> None:
-    pool = Bodies(POOL)
-    held, sent = One(), One()
-    pool.came(held, 40 * MIB, 0.0, of_verb=False)
-    pool.came(sent, 35 * MIB, 0.0, of_verb=False)
+    pool, held, sent = Pool(POOL), One(), One()
+    pool.take(held, 40, 0.0)
+    pool.take(sent, 35, 0.0)
     assert not held.left, "100 * 0.75 = 75 MiB"
-    pool.came(sent, 1 * MIB, 1.0, of_verb=False)
+    pool.take(sent, 1, 1.0)
     assert (held.left, sent.left, pool.num_bytes) == (True, False, 36 * MIB)
 
 
-def test_a_pause_of_the_machine_makes_nobody_slow() -> None:
-    pool = Bodies(POOL)
-    holders, api_server = [One(f"holder-{number}") for number in range(9)], One("api server")
-    for number, holder in enumerate(holders):
-        pool.came(holder, 11 * MIB, number / 100, of_verb=False)
+def test_a_pause_of_the_machine_makes_no_sender_slow() -> None:
+    pool, held, api_server = Pool(POOL), holders(9), One("api server")
+    for number, holder in enumerate(held):
+        pool.take(holder, 11, number / 100)
     for now in (0.1, 0.6):
-        pool.came(api_server, MIB, now, of_verb=False)
-    assert (holders[0].left, api_server.left) == (True, False)
+        pool.take(api_server, 1, now)
+    assert (held[0].left, api_server.left) == (True, False)
 
 
 def test_bodies_of_a_flood_make_room_however_fast_they_come() -> None:
-    pool, api_server = Bodies(64 * MIB), One("api server")
-    flood = [One(f"holder-{number}") for number in range(200)]
+    pool, flood, api_server = Pool(64 * MIB), holders(200), One("api server")
     for number, holder in enumerate(flood):  # 800 MiB/s
-        pool.came(holder, 4 * MIB, number / 200, of_verb=False)
+        pool.take(holder, 4, number / 200)
         if number >= 150:
-            pool.came(api_server, 100_000, number / 200 + 0.001, of_verb=False)
+            pool.take(api_server, 0.1, number / 200 + 0.001)
             for trickle in flood[140:number]:
                 if not trickle.left:
-                    pool.came(trickle, 1, number / 200 + 0.002, of_verb=False)
+                    pool.add_chunk(trickle, 1, number / 200 + 0.002, of_verb=False)
     assert not api_server.left
     assert pool.num_bytes <= 64 * MIB
 
 
-def test_who_has_called_verbs_has_a_pool_of_his_own() -> None:
-    pool = Bodies(POOL)
-    pool.knows("scheduler")
-    scheduler = One("scheduler")
-    pool.came(scheduler, 60 * MIB, 0.0, of_verb=True)
-    others = [One(f"pod-{number}") for number in range(30)]
-    for number, other in enumerate(others):
-        pool.came(other, 10 * MIB, float(number), of_verb=True)
-    reader = One("scheduler")
-    pool.came(reader, 70 * MIB, 60.0, of_verb=False)
-    assert not scheduler.left
-    assert not reader.left
+def test_addresses_that_have_called_verbs_have_their_own_pool() -> None:
+    pool, scheduler, reader = Pool(POOL), One("scheduler"), One("scheduler")
+    pool.add_caller("scheduler")
+    pool.take(scheduler, 60, 0.0, of_verb=True)
+    for number, other in enumerate(holders(30)):
+        pool.take(other, 10, float(number), of_verb=True)
+    pool.take(reader, 70, 60.0)
+    assert (scheduler.left, reader.left) == (False, False)
     assert pool.num_bytes <= 2 * POOL
 
 
-def test_who_is_answered_or_has_a_certificate_is_not_cut_off() -> None:
-    pool = Bodies(POOL)
+def test_a_connection_that_is_answered_or_has_a_certificate_is_not_cut_off() -> None:
+    pool, newcomer = Pool(POOL), One("c")
     first = [One("a", certified=True), One("b", answering=True)]
     for one in first:
-        pool.came(one, 45 * MIB, 0.0, of_verb=False)
-    newcomer = One("c")
-    pool.came(newcomer, 20 * MIB, 100.0, of_verb=False)
+        pool.take(one, 45, 0.0)
+    pool.take(newcomer, 20, 100.0)
     assert [one.left for one in (*first, newcomer)] == [False, False, True]
 
 
-def test_what_has_ended_counts_no_longer() -> None:
-    pool = Bodies(POOL)
+def test_a_body_that_has_ended_does_not_count() -> None:
+    pool = Pool(POOL)
     for _ in range(1000):
         one = One()
-        pool.came(one, 70 * MIB, 0.0, of_verb=False)
-        pool.ended(one)
-        pool.ended(one)
+        pool.take(one, 70, 0.0)
+        pool.remove(one)
+        pool.remove(one)
         assert not one.left
     assert pool.num_bytes == 0
 
 
-# The memory of a process.
+# The memory of a process
 
 
 def half_sent(server: Server, path: str, size: int, address: str) -> socket.socket:
-    """A connection on which all of a body but its last bytes has been sent, as far as it was taken."""
+    """A connection on which a body was sent but for its last bytes, as far as the server reads it."""
     one = socket.create_connection(("127.0.0.1", server.port), timeout=20, source_address=(address, 0))
     with suppress(OSError):  # it may be cut off by then
         one.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{" % (path.encode(), size))
@@ -180,20 +178,17 @@ def half_sent(server: Server, path: str, size: int, address: str) -> socket.sock
 
 
 def resident_mib(server: Server) -> float:
-    """Memory that the process has."""
+    """Peak resident memory of the process."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def padded(num_bytes: int) -> bytes:
-    """kube-scheduler's question with as many bytes as its whole nodes would have."""
+    """A request of kube-scheduler that is as large as with whole nodes."""
     return BODY + b" " * (num_bytes - len(BODY))
 
 
-@pytest.mark.parametrize(
-    ("num_addresses", "known"),
-    [pytest.param(1, False, id="a scheduler that begins"), pytest.param(12, True, id="one that has called before")],
-)
+@pytest.mark.parametrize(("num_addresses", "known"), [(1, False), (12, True)], ids=["new scheduler", "known scheduler"])
 def test_half_sent_lists_of_nodes_take_bounded_memory_and_kube_scheduler_is_served(
     tmp_path: Path, num_addresses: int, known: bool
 ) -> None:

@@ -43,18 +43,10 @@ class Files:
         """What a reader sees in the middle of a copy."""
         self._paths[0].write_text("-----BEGIN CERTIFICATE-----\n")
 
-    def arguments(self, *names: str) -> list[str]:
-        """Settings of a server."""
-        return [
-            part
-            for name, path in zip(("tls_cert_file", "tls_key_file", "tls_client_ca_file"), self._paths, strict=True)
-            if name in names
-            for part in ("--set", f"server.{name}={path}")
-        ]
-
-    def mutual(self) -> list[str]:
-        """Settings of a server that wants certificates."""
-        return self.arguments("tls_cert_file", "tls_key_file", "tls_client_ca_file")
+    def settings(self, *, mutual: bool = True) -> list[str]:
+        """Settings of a server, which wants certificates if `mutual`."""
+        names = ("tls_cert_file", "tls_key_file", "tls_client_ca_file")[: 3 if mutual else 2]
+        return [f"server.{name}={path}" for name, path in zip(names, self._paths, strict=False)]
 
 
 @contextmanager
@@ -89,9 +81,9 @@ def files(folder: Path, authority: Authority) -> Files:
 
 
 @contextmanager
-def ready(log: Path, authority: Authority, arguments: list[str], *settings: str) -> Iterator[Server]:
-    """A demo that speaks HTTPS, once it is ready."""
-    with demo(log, [*arguments, *(part for one in settings for part in ("--set", one))]) as process:
+def ready(log: Path, authority: Authority, *settings: str) -> Iterator[Server]:
+    """A demo over HTTPS, once it is ready."""
+    with demo(log, [f"--set={setting}" for setting in settings]) as process:
         server = Server(process, log)
         nobody = authority.client()  # as a kubelet
         server.wait_for(lambda: call(server, nobody, "GET", "/readyz").status == 200)
@@ -103,7 +95,7 @@ def ready(log: Path, authority: Authority, arguments: list[str], *settings: str)
 def mutual(folder: Path, authority: Authority, files: Files) -> Iterator[Server]:
     """It wants certificates, and has few connections."""
     few = ["server.request_s=8", "server.max_connections=12", "server.max_connections_each=8"]
-    with ready(folder / "log", authority, files.mutual(), *few) as server:
+    with ready(folder / "log", authority, *files.settings(), *few) as server:
         yield server
 
 
@@ -126,22 +118,13 @@ def test_verbs_are_for_clients_with_a_certificate(tmp_path: Path, authority: Aut
         request(plain, "POST", "/bind", BODY)
 
 
-@pytest.mark.parametrize(
-    ("names", "fault"),
-    [
-        (("tls_cert_file",), "tls_cert_file and tls_key_file go together"),
-        (("tls_client_ca_file",), "tls_client_ca_file needs tls_cert_file and tls_key_file"),
-    ],
-)
-def test_half_of_the_settings_is_said_so(names: tuple[str, ...], fault: str) -> None:
-    with pytest.raises(SettingsError, match=fault):
-        load_settings(flags={f"server.{name}": "/file" for name in names})
-
-
-def test_files_that_are_no_certificates_are_said_so(tmp_path: Path, authority: Authority) -> None:
+def test_incomplete_settings_and_invalid_files_are_named(tmp_path: Path, authority: Authority) -> None:
+    for name in ("tls_cert_file", "tls_client_ca_file"):
+        with pytest.raises(SettingsError, match="tls_cert_file and tls_key_file"):
+            load_settings(flags={f"server.{name}": "/file"})
     garbled = Files(tmp_path / "garbled", authority)
     garbled.garble()
-    with demo(tmp_path / "log", garbled.mutual()) as process:
+    with demo(tmp_path / "log", [f"--set={setting}" for setting in garbled.settings()]) as process:
         assert process.wait(timeout=30) == 1
     log = (tmp_path / "log").read_text()
     assert "tls.crt" in log
@@ -190,8 +173,8 @@ def test_https_without_client_certificates_and_an_end_that_nothing_holds_up(
     tmp_path: Path, authority: Authority
 ) -> None:
     """Connections without a handshake do not."""
-    arguments = Files(tmp_path / "mounted", authority).arguments("tls_cert_file", "tls_key_file")
-    with ready(tmp_path / "log", authority, arguments, "server.request_s=60") as server:
+    settings = Files(tmp_path / "mounted", authority).settings(mutual=False)
+    with ready(tmp_path / "log", authority, *settings, "server.request_s=60") as server:
         assert call(server, authority.client(), "POST", "/filter", BODY).json()["Error"] == ""
         with silent(server):
             server.terminate()

@@ -1,4 +1,4 @@
-"""Requests that come in pieces, several at once or not to their end, over real connections."""
+"""Requests in pieces or several at once, and answers that are not read, over real connections."""
 
 import asyncio
 import socket
@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any
 
-import pytest
 import uvicorn
 
-from extender.server.connections import Doors, Limits, TimedProtocol
+from extender.server.connections import Limits, OpenConnections, TimedProtocol
+from tests.kube.loops import in_loop
 from tests.ledger.builders import until
 
 
 class Echo:
-    """An app that answers the body it was sent; `/slow` a piece at a time."""
+    """An app that answers with the request body; `/slow` byte by byte."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -42,45 +42,44 @@ class Echo:
         await send({"type": "http.response.body", "body": b"" if scope["path"] == "/slow" else body})
 
 
-@pytest.mark.parametrize(
-    ("sent", "bodies"),
-    [
-        pytest.param([b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"], [b"abc"], id="one"),
-        pytest.param([b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\na", b"bc"], [b"abc"], id="a body in two pieces"),
-        pytest.param([b"POST /slow HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc"], [b"abc"], id="a slow answer"),
-        pytest.param(
-            [b"POST / HTTP/1.1\r\ncontent-length: 1\r\n\r\naPOST /slow HTTP/1.1\r\ncontent-length: 2\r\n\r\nbc"],
-            [b"a", b"bc"],
-            id="two at once",
-        ),
-    ],
-)
-def test_over_a_real_connection(sent: list[bytes], bodies: list[bytes]) -> None:
-    async def run() -> bytes:
-        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-            echo = Echo()
-            config = uvicorn.Config(echo, http=TimedProtocol, ws="none", lifespan="off", log_config=None)
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve([listener]))
-            try:
-                reader, writer = await asyncio.open_connection(*listener.getsockname())
-                for data in sent:
-                    writer.write(data)
-                    await writer.drain()
-                    await until(partial(echo.has_come_to, data[-1:]))
-                received = b""
-                while received.count(b"\r\n\r\n") < len(bodies) or not received.endswith(bodies[-1]):
-                    received += await asyncio.wait_for(reader.read(4096), 10.0)
-                writer.close()
-                await writer.wait_closed()
-                return received
-            finally:
-                server.should_exit = True
-                await serving
+@asynccontextmanager
+async def serving(app: Any, **options: Any) -> AsyncIterator[tuple[str, int]]:
+    """A server of an app; its address."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        timed: Any = partial(TimedProtocol, **options)
+        server = uvicorn.Server(uvicorn.Config(app, http=timed, ws="none", lifespan="off", log_config=None))
+        task = asyncio.create_task(server.serve([listener]))
+        try:
+            yield listener.getsockname()
+        finally:
+            server.should_exit = server.force_exit = True
+            await task
 
-    received = asyncio.run(run())
-    heads_and_bodies = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
-    assert [part.partition(b"\r\n\r\n")[2] for part in heads_and_bodies] == bodies
+
+@in_loop
+async def test_requests_may_come_in_pieces_or_several_at_once() -> None:
+    fast, slow = b"POST / HTTP/1.1\r\n", b"POST /slow HTTP/1.1\r\n"
+    rows: list[tuple[list[bytes], list[bytes]]] = [
+        ([fast + b"content-length: 3\r\n\r\nabc"], [b"abc"]),
+        ([fast + b"content-length: 3\r\n\r\na", b"bc"], [b"abc"]),
+        ([slow + b"content-length: 3\r\n\r\nabc"], [b"abc"]),
+        ([fast + b"content-length: 1\r\n\r\na" + slow + b"content-length: 2\r\n\r\nbc"], [b"a", b"bc"]),
+    ]
+    for sent, bodies in rows:
+        echo = Echo()
+        async with serving(echo) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            for data in sent:
+                writer.write(data)
+                await writer.drain()
+                await until(partial(echo.has_come_to, data[-1:]))
+            received = b""
+            while received.count(b"\r\n\r\n") < len(bodies) or not received.endswith(bodies[-1]):
+                received += await asyncio.wait_for(reader.read(4096), 10.0)
+            writer.close()
+            await writer.wait_closed()
+        heads_and_bodies = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
+        assert [part.partition(b"\r\n\r\n")[2] for part in heads_and_bodies] == bodies
 
 
 LARGE = b"x" * (16 << 20)
@@ -104,65 +103,44 @@ class Large:
 
 
 @asynccontextmanager
-async def client_of(limits: Limits) -> AsyncIterator[tuple[Doors, Large, socket.socket]]:
-    """The doors of a server of large answers, the server's app, and a client of it that reads nothing by itself."""
-    doors, app = Doors(limits), Large()
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener, closing(socket.socket()) as client:
-        timed = partial(TimedProtocol, doors=doors)
-        config = uvicorn.Config(app, http=timed, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([listener]))
+async def client_of(limits: Limits) -> AsyncIterator[tuple[OpenConnections, Large, socket.socket]]:
+    """A server of large answers: its connections, its app, and a client that reads nothing by itself."""
+    opened, app = OpenConnections(limits), Large()
+    with closing(socket.socket()) as client:
         client.setblocking(False)
-        try:
-            await asyncio.get_running_loop().sock_connect(client, listener.getsockname())
-            yield doors, app, client
-        finally:
-            server.should_exit = server.force_exit = True
-            await serving
+        async with serving(app, opened=opened) as address:
+            await asyncio.get_running_loop().sock_connect(client, address)
+            yield opened, app, client
 
 
-@pytest.mark.parametrize("sent", [GET, GET + GET], ids=["one answer", "two"])
-def test_who_does_not_take_an_answer_is_let_go(sent: bytes) -> None:
-    async def run() -> None:
-        async with client_of(Limits(answer_s=0.2)) as (doors, _, client):
-            await asyncio.get_running_loop().sock_sendall(client, sent)
-            await until(lambda: doors.num_open)
-            await until(lambda: not doors.num_open)
-
-    asyncio.run(run())
-
-
-def test_an_answer_that_is_taken_slowly_is_sent_to_its_end() -> None:
-    async def run() -> int:
-        async with client_of(Limits(answer_s=5.0)) as (_, _, client):
-            await asyncio.get_running_loop().sock_sendall(client, GET)
-            received = 0
-            while received < len(LARGE):
-                received += len(await asyncio.get_running_loop().sock_recv(client, 1 << 18))
-                await asyncio.sleep(0.001)  # slowly
-            return received
-
-    assert asyncio.run(run()) >= len(LARGE)
-
-
-def test_who_makes_room_does_so_with_an_answer_that_it_did_not_take() -> None:
-    async def run() -> None:
-        async with client_of(Limits(answer_s=60.0, connections_each=1)) as (_, app, client):
-            await asyncio.get_running_loop().sock_sendall(client, GET)
+@in_loop
+async def test_a_client_that_does_not_read_its_answers_is_disconnected() -> None:
+    loop = asyncio.get_running_loop()
+    for sent, answer_s in ((GET, 0.2), (GET + GET, 0.2), (GET * 100, 60.0)):  # many requests before their answers
+        async with client_of(Limits(answer_s=answer_s)) as (opened, app, client):
+            await loop.sock_sendall(client, sent)
             await until(lambda: app.num_answers)
-            with socket.create_connection(client.getpeername()):
-                async with asyncio.timeout(10.0):
-                    while await asyncio.get_running_loop().sock_recv(client, 1 << 18):
-                        pass  # what was sent before, and then the end
-
-    asyncio.run(run())
+            await until(lambda: not opened.num_open)
 
 
-def test_who_sends_requests_without_end_before_their_answers_is_let_go() -> None:
-    async def run() -> None:
-        async with client_of(Limits(answer_s=60.0)) as (doors, app, client):
-            await asyncio.get_running_loop().sock_sendall(client, GET * 100)
-            await until(lambda: app.num_answers)
-            await until(lambda: not doors.num_open)
+@in_loop
+async def test_an_answer_that_is_read_slowly_is_sent_to_its_end() -> None:
+    loop = asyncio.get_running_loop()
+    async with client_of(Limits(answer_s=5.0)) as (_, _, client):
+        await loop.sock_sendall(client, GET)
+        received = 0
+        while received < len(LARGE):
+            received += len(await loop.sock_recv(client, 1 << 18))
+            await asyncio.sleep(0.001)  # slowly
 
-    asyncio.run(run())
+
+@in_loop
+async def test_a_connection_with_an_unread_answer_makes_room() -> None:
+    loop = asyncio.get_running_loop()
+    async with client_of(Limits(answer_s=60.0, connections_each=1)) as (_, app, client):
+        await loop.sock_sendall(client, GET)
+        await until(lambda: app.num_answers)
+        with socket.create_connection(client.getpeername()):
+            async with asyncio.timeout(10.0):
+                while await loop.sock_recv(client, 1 << 18):
+                    pass  # what was sent before, and then the end

@@ -1,6 +1,7 @@
-"""The port that everybody may reach: probes and metrics, and nothing else."""
+"""The open port: probes and metrics, and nothing else."""
 
 import asyncio
+import itertools
 import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -35,34 +36,21 @@ def ask(server: Server, method: str, path: str, body: bytes | None = None) -> An
         connection.close()
 
 
-@pytest.mark.parametrize("path", OPEN)
-def test_probes_and_metrics_are_those_of_the_other_port(server: Server, path: str) -> None:
-    here, there = ask(server, "GET", path), server.get(path)
-    assert (
-        (here.status, here.headers["content-type"])
-        == (there.status, there.headers["content-type"])
-        == (200, here.headers["content-type"])
-    )
-    assert b"kerf_nodes" in here.content or here.json() == {"status": "ok"}
+def test_it_has_probes_and_metrics_and_nothing_else(server: Server) -> None:
+    for path in OPEN:
+        here, there = ask(server, "GET", path), server.get(path)
+        assert here.status == there.status == 200
+        assert here.headers["content-type"] == there.headers["content-type"]
+        assert b"kerf_nodes" in here.content or here.json() == {"status": "ok"}
+    refused = [("GET", path) for path in ("/", "/nodes", "/docs", "/openapi.json", "/live", "/explain/pod/a/b")]
+    refused += [("GET", path) for path in ("/metrics/", "//metrics", "/Metrics", "/healthz/..")]
+    refused += [("POST", path) for path in ("/filter", "/bind", "/mutate", "/gate", "/what-if", *OPEN)]
+    for method, path in (*refused, ("HEAD", "/metrics"), ("OPTIONS", "/metrics"), ("DELETE", "/healthz")):
+        answer = ask(server, method, path, BODY if method == "POST" else None)
+        assert answer.status == 404, (method, path)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        *(("GET", path) for path in ("/", "/nodes", "/docs", "/openapi.json", "/live", "/version", "/telemetry")),
-        *(("GET", path) for path in ("/metrics/", "//metrics", "/Metrics", "/healthz/..", "/explain/pod/a/b")),
-        *(("POST", path) for path in ("/filter", "/bind", "/prioritize", "/preempt", "/mutate", "/gate", "/what-if")),
-        *(("POST", path) for path in OPEN),
-        *(("HEAD", "/metrics"), ("OPTIONS", "/metrics"), ("DELETE", "/healthz")),
-    ],
-)
-def test_nothing_else_is_there(server: Server, method: str, path: str) -> None:
-    answer = ask(server, method, path, BODY if method == "POST" else None)
-    assert answer.status == 404
-    assert method == "HEAD" or "nothing else" in answer.json()["detail"]
-
-
-def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
     with demo(tmp_path / "log", ["--set", f"server.metrics_port={server.port}"]) as process:
         assert process.wait(timeout=30) != 0
     log = (tmp_path / "log").read_text()
@@ -70,15 +58,12 @@ def test_a_port_in_use_is_said_so(server: Server, tmp_path: Path) -> None:
     assert "Traceback" not in log
 
 
-def test_nobody_can_have_metrics_made_again_and_again() -> None:
-    clock = Clock()
-    num_made = 0
+def test_metrics_are_computed_once_a_second_and_requests_limited() -> None:
+    clock, num_made = Clock(), itertools.count(1)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal num_made
-        num_made += 1
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-        await send({"type": "http.response.body", "body": b"%d" % num_made})
+        await send({"type": "http.response.body", "body": b"%d" % next(num_made)})
 
     listener = _ReadOnly(app, clock)
 
@@ -96,20 +81,16 @@ def test_nobody_can_have_metrics_made_again_and_again() -> None:
     assert get("/healthz").status == 200
 
 
-def test_metrics_for_loopback_alone_are_not_told_here_either() -> None:
+def test_metrics_for_loopback_only_are_refused_here_too() -> None:
     with running(access__metrics="loopback") as kerf:
-        listener = _ReadOnly(kerf._app)  # noqa: SLF001 - as the server has it
+        listener, statuses = _ReadOnly(kerf.app), list[int]()
 
-        def get(path: str) -> int:
-            found: list[int] = []
+        async def ask_all() -> None:
+            for path in OPEN:
+                statuses.append((await call(listener, "GET", path, (b"",), {}, ("10.0.0.1", 1))).status)
 
-            async def ask_it() -> None:
-                found.append((await call(listener, "GET", path, (b"",), {}, ("10.0.0.1", 1))).status)
-
-            kerf.run(ask_it())
-            return found[0]
-
-        assert [get(path) for path in OPEN] == [200, 200, 200, 403]
+        kerf.run(ask_all())
+    assert statuses == [200, 200, 200, 403]
 
 
 def test_it_is_closed_with_the_other_one(server: Server) -> None:

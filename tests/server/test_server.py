@@ -1,4 +1,4 @@
-"""A real process on a real socket: start, bodies that are too large or cut off, and a stop that cuts nothing off."""
+"""A process on a real socket: its start, bodies that are too large or cut off, and a stop that cuts nothing off."""
 
 import json
 import signal
@@ -40,21 +40,16 @@ def test_the_demo_answers(server: Server) -> None:
         assert request(connection, "GET", "/filter").status == 405
 
 
-def test_a_connection_is_kept_longer_than_kube_scheduler_keeps_it(server: Server) -> None:
-    with server.connection() as connection:
-        for _ in range(3):
-            assert "connection" not in request(connection, "POST", "/filter", BODY).headers
-        assert connection.sock is not None  # http.client gives it up when the server closes
-
-
-@pytest.mark.parametrize("chunked", [False, True], ids=["Content-Length", "chunked"])
-def test_a_body_over_the_limit_is_refused_and_the_connection_goes_on(server: Server, chunked: bool) -> None:
+def test_a_body_over_the_limit_is_refused_and_the_connection_goes_on(server: Server) -> None:
     body = BODY + b" " * (3 * MIB)
+    contents: tuple[bytes | Iterator[bytes], ...] = (body, iter((body, b" ")))  # with Content-Length, and chunked
     with server.connection() as connection:
-        answer = request(connection, "POST", "/filter", (piece for piece in (body, b" ")) if chunked else body)
-        assert answer.status == 200
-        assert answer.json()["Error"] == "the request body is larger than 1 MiB (setting server.max_body_mib)"
-        assert request(connection, "POST", "/filter", BODY).json()["Error"] == ""
+        for content in contents:
+            answer = request(connection, "POST", "/filter", content)
+            assert (answer.status, "server.max_body_mib" in answer.json()["Error"]) == (200, True)
+            kept = request(connection, "POST", "/filter", BODY)
+            assert (kept.json()["Error"], "connection" in kept.headers) == ("", False)
+        assert connection.sock is not None  # http.client drops it if the server closes
 
 
 def has_read(raw: socket.socket) -> bool:
@@ -75,10 +70,9 @@ def lets_in(server: Server) -> bool:
         return False
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
-def test_a_caller_that_goes_away_in_the_middle_is_nothing_special(server: Server, verb: str) -> None:
+def test_a_caller_that_disconnects_is_not_logged(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as raw:
-        raw.sendall(b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (verb.encode(), len(BODY)))
+        raw.sendall(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY))
         raw.sendall(BODY[:100])
         server.wait_for(lambda: has_read(raw))
     assert server.get("/readyz").status == 200
@@ -105,22 +99,19 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-@pytest.mark.parametrize("half", HALVES, ids=["nothing", "half a head", "half a body", "a blank line", "half a second"])
-def test_a_request_that_does_not_come_in_is_waited_for_no_longer(small_server: Server, half: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw:
-        raw.sendall(half)
-        while raw.recv(65536):  # answers to what came in whole
-            pass
-
-
-def test_a_head_without_end_is_not_read_to_its_end(small_server: Server) -> None:
+def test_requests_that_are_not_sent_to_their_end_are_cut_off(small_server: Server) -> None:
+    for half in HALVES:
+        with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw:
+            raw.sendall(half)
+            while raw.recv(65536):  # answers to whole requests
+                pass
     with socket.create_connection(("127.0.0.1", small_server.port), timeout=20) as raw, pytest.raises(ConnectionError):
         raw.sendall(b"GET / HTTP/1.1\r\n")
         for _ in range(64):  # far more than the kernel keeps for a server that does not read
             raw.sendall((b"x: " + b"y" * 1000 + b"\r\n") * 1000)
 
 
-def test_who_opens_many_connections_locks_nobody_out(small_server: Server) -> None:
+def test_many_connections_lock_no_client_out(small_server: Server) -> None:
     with small_server.connection() as scheduler:
         assert request(scheduler, "POST", "/filter", BODY).status == 200
         first = scheduler.sock
@@ -135,49 +126,25 @@ def test_who_opens_many_connections_locks_nobody_out(small_server: Server) -> No
             one.close()
 
 
-@pytest.mark.parametrize("path", ["/mutate", "/gate"])
-def test_webhooks_take_small_bodies(server: Server, path: str) -> None:
-    with server.connection() as connection:
-        answer = request(connection, "POST", path, b" " * (5 * MIB))
-    assert answer.json()["response"]["warnings"] == ["kerf: the request body is larger than 4 MiB"]
-
-
-@pytest.mark.parametrize(
-    "junk",
-    [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"POST /filter HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
-    ids=["TLS", "half a line", "Content-Length"],
-)
-def test_what_is_no_http_is_refused(server: Server, junk: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
-        raw.sendall(junk)
-        assert raw.recv(4096).startswith(b"HTTP/1.1 400 ")
-    assert server.get("/readyz").status == 200
-
-
-def test_what_is_no_request_fills_no_log(server: Server) -> None:
-    """Whoever reaches a port would write as much as he likes."""
+def test_what_is_not_http_is_refused_and_not_logged(server: Server) -> None:
+    """Anyone who reaches a port could fill the log."""
     before = len(server.log)
     upgrade = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
-    for junk in (
-        b"\x16\x03\x01\x02\x00\x01\x00",
-        b"GET\r\n\r\n",
-        b"GET /\x1b[2J HTTP/1.1\r\n\r\n",
-        b"CONNECT x:1 HTTP/1.1\r\n\r\n",
-        upgrade,
-    ):
+    garbled = b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"POST /filter HTTP/1.1\r\nContent-Length: x\r\n\r\n"
+    for junk in (*garbled, b"GET /\x1b[2J HTTP/1.1\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\n\r\n", upgrade):
         for _ in range(5):
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw:
                 raw.sendall(junk)
-                assert raw.recv(4096).startswith(b"HTTP/1.1 ")
+                assert raw.recv(4096).startswith(b"HTTP/1.1 400 " if junk in garbled else b"HTTP/1.1 ")
+    assert server.get("/readyz").status == 200
     assert "uvicorn" not in server.log[before:]
-    assert "Traceback" not in server.log
 
 
 # Stopping
 
 
 class Caller(threading.Thread):
-    """kube-scheduler under load: one request after the other on a connection that is kept alive."""
+    """kube-scheduler under load: one request after the other on a kept connection."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(daemon=True)
@@ -188,7 +155,7 @@ class Caller(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
-        """Call until told to stop; a connection that the server wants closed is opened anew."""
+        """Call until stopped; if the server wants the connection closed, open another."""
         try:
             while not self.stop.is_set():
                 with self._server.connection() as connection:
@@ -219,7 +186,7 @@ def test_a_stop_under_load_cuts_no_request_off(tmp_path: Path) -> None:
 
             server.terminate()
             terminated = time.monotonic()
-            # Not ready at once, and still answering: that is the time in which callers are led elsewhere.
+            # Not ready at once, and still serving: callers are led elsewhere meanwhile.
             server.wait_for(lambda: server.get("/readyz").status == 503, limit_s=3.8)
             assert server.get("/readyz").json() == {"status": "shutting down"}
             server.wait_for(lambda: all(caller.told_to_close for caller in callers), limit_s=3.8)

@@ -6,7 +6,7 @@ up to 4.8 are those of etc/default-counters.csv at tag 4.5.3-4.8.2. Integers are
 (internal/pkg/collector/gpu_collector.go, `toString`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 MIB = 2**20
@@ -14,7 +14,7 @@ MIB = 2**20
 
 @dataclass
 class Gpu:
-    """What one GPU, or one MIG instance of it, is doing."""
+    """The state of one GPU, or of one of its MIG instances."""
 
     number: int
     load: float = 0.0
@@ -35,7 +35,7 @@ class Gpu:
     model: str = "NVIDIA A100-SXM4-40GB"
     uuid: str = ""
     pod: tuple[str, str, str] | None = None
-    """Container, namespace and name of the pod that has it."""
+    """Container, namespace and name of its pod."""
     mig: tuple[str, int] | None = None
     """Profile and id of the GPU instance."""
 
@@ -45,7 +45,7 @@ class Gpu:
 
 @dataclass
 class Node:
-    """What one exporter tells of."""
+    """The node of one exporter."""
 
     name: str
     gpus: list[Gpu] = field(default_factory=list)
@@ -63,84 +63,63 @@ class Dialect:
 V4_8 = Dialect("Hostname", legacy=True)
 V4_9 = Dialect("hostname", legacy=False)
 
-Family = tuple[str, str, list[str]]
-"""Name, help and the value of each GPU."""
+Family = tuple[str, str, Callable[[Gpu], str]]
+"""Name, help and the value of a GPU; "" for none."""
 
 
 def dcgm_page(node: Node, dialect: Dialect) -> str:
-    """A node's page."""
-    gpus = node.gpus
-    families = _legacy(gpus) if dialect.legacy else _current(gpus)
     return "".join(
         f"# HELP {name} {text}\n# TYPE {name} gauge\n"
-        + "".join(_line(node, gpu, dialect, name, value) for gpu, value in zip(gpus, values, strict=True) if value)
-        for name, text, values in families
+        + "".join(_line(node, gpu, dialect, name, value) for gpu in node.gpus if (value := value_of(gpu)))
+        for name, text, value_of in (_LEGACY if dialect.legacy else _CURRENT)
     )
 
 
-def _legacy(gpus: Sequence[Gpu]) -> list[Family]:
-    whole = [gpu.mig is None for gpu in gpus]
-    return [
-        ("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", ["1410" for _ in gpus]),
-        ("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", [f"{gpu.temperature_c}" for gpu in gpus]),
-        ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", [f"{gpu.power_w:f}" for gpu in gpus]),
-        # A MIG instance has no utilisation of this kind.
-        (
-            "DCGM_FI_DEV_GPU_UTIL",
-            "GPU utilization (in %).",
-            [f"{gpu.load * 100:.0f}" if is_whole else "" for gpu, is_whole in zip(gpus, whole, strict=True)],
-        ),
-        ("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", [f"{gpu.bandwidth * 100:.0f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (in %).", [f"{gpu.encoder * 100:.0f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (in %).", [f"{gpu.decoder * 100:.0f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", [f"{gpu.xid}" for gpu in gpus]),
-        (
-            "DCGM_FI_DEV_FB_FREE",
-            "Framebuffer memory free (in MiB).",
-            [f"{gpu.total_mib - gpu.used_mib - gpu.reserved_mib}" for gpu in gpus],
-        ),
-        ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", [f"{gpu.used_mib}" for gpu in gpus]),
-        ("DCGM_FI_DEV_FB_RESERVED", "Framebuffer memory reserved (in MiB).", [f"{gpu.reserved_mib}" for gpu in gpus]),
-        (
-            "DCGM_FI_DEV_ROW_REMAP_FAILURE",
-            "Whether remapping of rows has failed",
-            [f"{gpu.row_remap_failed}" for gpu in gpus],
-        ),
-        (
-            "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-            "Ratio of time the graphics engine is active.",
-            [f"{gpu.load:f}" for gpu in gpus],
-        ),
-        (
-            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-            "Ratio of cycles the tensor (HMMA) pipe is active.",
-            [f"{gpu.tensor:f}" for gpu in gpus],
-        ),
-        (
-            "DCGM_FI_PROF_DRAM_ACTIVE",
-            "Ratio of cycles the device memory interface is active sending or receiving data.",
-            [f"{gpu.bandwidth:f}" for gpu in gpus],
-        ),
-    ]
+def _free_mib(gpu: Gpu) -> int:
+    return gpu.total_mib - gpu.used_mib - gpu.reserved_mib
 
 
-def _current(gpus: Sequence[Gpu]) -> list[Family]:
-    free = [gpu.total_mib - gpu.used_mib - gpu.reserved_mib for gpu in gpus]
-    return [
-        ("DCGM_FI_DEV_SM_CLOCK_HERTZ", "SM clock frequency.", ["1410000000" for _ in gpus]),
-        ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "GPU temperature.", [f"{gpu.temperature_c}" for gpu in gpus]),
-        ("DCGM_FI_DEV_BOARD_POWER_WATTS", "Power draw.", [f"{gpu.power_w:f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_GPU_UTIL_RATIO", "GPU utilization.", [f"{gpu.load:f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_MEMORY_UTIL_RATIO", "Memory utilization.", [f"{gpu.bandwidth:f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_ENC_UTIL_RATIO", "Encoder utilization.", [f"{gpu.encoder:f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_DEC_UTIL_RATIO", "Decoder utilization.", [f"{gpu.decoder:f}" for gpu in gpus]),
-        ("DCGM_FI_DEV_XID_ERROR", "Value of the last XID error encountered.", [f"{gpu.xid}" for gpu in gpus]),
-        ("DCGM_FI_DEV_FB_FREE_BYTES", "Framebuffer memory free.", [f"{value * MIB}" for value in free]),
-        ("DCGM_FI_DEV_FB_USED_BYTES", "Framebuffer memory used.", [f"{gpu.used_mib * MIB}" for gpu in gpus]),
-        ("DCGM_FI_DEV_ROW_REMAP_FAILED", "Whether remapping has failed.", [f"{gpu.row_remap_failed}" for gpu in gpus]),
-        ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", "Tensor activity.", [f"{gpu.tensor:f}" for gpu in gpus]),
-        ("DCGM_FI_PROF_DRAM_UTIL_RATIO", "Memory interface activity.", [f"{gpu.bandwidth:f}" for gpu in gpus]),
-    ]
+_LEGACY: Sequence[Family] = (
+    ("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", lambda gpu: "1410"),
+    ("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", lambda gpu: f"{gpu.temperature_c}"),
+    ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", lambda gpu: f"{gpu.power_w:f}"),
+    # A MIG instance has no utilisation of this kind.
+    ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", lambda gpu: "" if gpu.mig else f"{gpu.load * 100:.0f}"),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", "Memory utilization (in %).", lambda gpu: f"{gpu.bandwidth * 100:.0f}"),
+    ("DCGM_FI_DEV_ENC_UTIL", "Encoder utilization (in %).", lambda gpu: f"{gpu.encoder * 100:.0f}"),
+    ("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (in %).", lambda gpu: f"{gpu.decoder * 100:.0f}"),
+    ("DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", lambda gpu: f"{gpu.xid}"),
+    ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", lambda gpu: f"{_free_mib(gpu)}"),
+    ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", lambda gpu: f"{gpu.used_mib}"),
+    ("DCGM_FI_DEV_FB_RESERVED", "Framebuffer memory reserved (in MiB).", lambda gpu: f"{gpu.reserved_mib}"),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed", lambda gpu: f"{gpu.row_remap_failed}"),
+    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", lambda gpu: f"{gpu.load:f}"),
+    (
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        "Ratio of cycles the tensor (HMMA) pipe is active.",
+        lambda gpu: f"{gpu.tensor:f}",
+    ),
+    (
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+        "Ratio of cycles the device memory interface is active sending or receiving data.",
+        lambda gpu: f"{gpu.bandwidth:f}",
+    ),
+)
+_CURRENT: Sequence[Family] = (
+    ("DCGM_FI_DEV_SM_CLOCK_HERTZ", "SM clock frequency.", lambda gpu: "1410000000"),
+    ("DCGM_FI_DEV_GPU_TEMP_CELSIUS", "GPU temperature.", lambda gpu: f"{gpu.temperature_c}"),
+    ("DCGM_FI_DEV_BOARD_POWER_WATTS", "Power draw.", lambda gpu: f"{gpu.power_w:f}"),
+    ("DCGM_FI_DEV_GPU_UTIL_RATIO", "GPU utilization.", lambda gpu: f"{gpu.load:f}"),
+    ("DCGM_FI_DEV_MEMORY_UTIL_RATIO", "Memory utilization.", lambda gpu: f"{gpu.bandwidth:f}"),
+    ("DCGM_FI_DEV_ENC_UTIL_RATIO", "Encoder utilization.", lambda gpu: f"{gpu.encoder:f}"),
+    ("DCGM_FI_DEV_DEC_UTIL_RATIO", "Decoder utilization.", lambda gpu: f"{gpu.decoder:f}"),
+    ("DCGM_FI_DEV_XID_ERROR", "Value of the last XID error encountered.", lambda gpu: f"{gpu.xid}"),
+    ("DCGM_FI_DEV_FB_FREE_BYTES", "Framebuffer memory free.", lambda gpu: f"{_free_mib(gpu) * MIB}"),
+    ("DCGM_FI_DEV_FB_USED_BYTES", "Framebuffer memory used.", lambda gpu: f"{gpu.used_mib * MIB}"),
+    ("DCGM_FI_DEV_ROW_REMAP_FAILED", "Whether remapping has failed.", lambda gpu: f"{gpu.row_remap_failed}"),
+    ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", "Tensor activity.", lambda gpu: f"{gpu.tensor:f}"),
+    ("DCGM_FI_PROF_DRAM_UTIL_RATIO", "Memory interface activity.", lambda gpu: f"{gpu.bandwidth:f}"),
+)
 
 
 def _line(node: Node, gpu: Gpu, dialect: Dialect, name: str, value: str) -> str:
@@ -162,26 +141,27 @@ def _line(node: Node, gpu: Gpu, dialect: Dialect, name: str, value: str) -> str:
     return f"{name}{{{text}}} {value}\n"
 
 
+_OBSERVERWARD: Mapping[str, Callable[[Gpu], float]] = {
+    "dynamic_gpu_decoder_utilization": lambda gpu: gpu.decoder * 100,
+    "dynamic_gpu_encoder_utilization": lambda gpu: gpu.encoder * 100,
+    "dynamic_gpu_memory_utilization": lambda gpu: gpu.bandwidth * 100,
+    "dynamic_gpu_power_usage_W": lambda gpu: gpu.power_w,
+    "dynamic_gpu_used_global_memory_MiB": lambda gpu: gpu.used_mib,
+    "dynamic_gpu_free_global_memory_MiB": lambda gpu: gpu.total_mib - gpu.used_mib,
+    "static_gpu_memory_size": lambda gpu: gpu.total_mib,
+    "static_gpu_multiprocessor_count": lambda gpu: gpu.multiprocessors,
+    "static_gpu_shared_decoder_count": lambda gpu: gpu.decoders,
+    "static_gpu_shared_encoder_count": lambda gpu: gpu.encoders,
+}
+
+
 def observerward_page(node: Node) -> str:
     """A node's page as Genius' exporter writes it; utilisations in percent."""
-    dynamic = "observerward_dynamic_gpu_"
-    static = "observerward_static_gpu_"
-    families: Iterable[tuple[str, list[float]]] = [
-        (f"{dynamic}decoder_utilization", [gpu.decoder * 100 for gpu in node.gpus]),
-        (f"{dynamic}encoder_utilization", [gpu.encoder * 100 for gpu in node.gpus]),
-        (f"{dynamic}memory_utilization", [gpu.bandwidth * 100 for gpu in node.gpus]),
-        (f"{dynamic}power_usage_W", [gpu.power_w for gpu in node.gpus]),
-        (f"{dynamic}used_global_memory_MiB", [gpu.used_mib for gpu in node.gpus]),
-        (f"{dynamic}free_global_memory_MiB", [gpu.total_mib - gpu.used_mib for gpu in node.gpus]),
-        (f"{static}memory_size", [gpu.total_mib for gpu in node.gpus]),
-        (f"{static}multiprocessor_count", [gpu.multiprocessors for gpu in node.gpus]),
-        (f"{static}shared_decoder_count", [gpu.decoders for gpu in node.gpus]),
-        (f"{static}shared_encoder_count", [gpu.encoders for gpu in node.gpus]),
-    ]
     lines: list[str] = []
-    for name, values in families:
+    for family, value_of in _OBSERVERWARD.items():
+        name = f"observerward_{family}"
         lines.append(f"# HELP {name} {name}\n# TYPE {name} gauge\n")
-        for gpu, value in zip(node.gpus, values, strict=True):
+        for gpu in node.gpus:
             labels = f'id="{gpu.number}",kubernetes_node="{node.name}",model="{gpu.model}",uuid="{gpu.uuid}"'
-            lines.append(f"{name}{{{labels}}} {value:g}\n")
+            lines.append(f"{name}{{{labels}}} {value_of(gpu):g}\n")
     return "".join(lines)

@@ -1,4 +1,4 @@
-"""Readings as tests need them: a source that tells what it is told to."""
+"""A telemetry source for tests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from tests.api.services import Clock
 
 @dataclass
 class FakeFeed:
-    """Tells `gauges` of each node's GPUs; raises `fault` when there is one."""
+    """Returns `gauges` of each node's GPUs; raises `fault` if there is one."""
 
     clock: Clock
     gauges: dict[str, Mapping[Gauge, Sequence[float]]] = field(default_factory=dict)
@@ -36,15 +36,15 @@ class FakeFeed:
             raise self.fault
         inventory = Inventory()
         values: dict[Gauge, list[float]] = {
-            gauge: [] for gauge in Gauge if any(gauge in told for told in self.gauges.values())
+            gauge: [] for gauge in Gauge if any(gauge in samples for samples in self.gauges.values())
         }
-        for name, told in self.gauges.items():
-            for number in range(max(map(len, told.values()), default=0)):
+        for name, samples in self.gauges.items():
+            for number in range(max(map(len, samples.values()), default=0)):
                 inventory.host_idx.append(len(inventory.hosts))
                 inventory.numbers.append(number)
                 inventory.uuids.append(self.uuids.get((name, number), f"{name}-{number}"))
                 for gauge, column in values.items():
-                    row = told.get(gauge, ())
+                    row = samples.get(gauge, ())
                     column.append(row[number] if number < len(row) else float("nan"))
             inventory.hosts.append(Host((name,), self.instances.get(name, "")))
         return Reading(

@@ -13,8 +13,6 @@ Answer = Callable[[str, Mapping[str, str], Mapping[str, str]], Page | None]
 
 
 class Server:
-    """A running server."""
-
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.asked: list[tuple[str, Mapping[str, str], Mapping[str, str]]] = []

@@ -26,7 +26,7 @@ from extender.core.gauges import Gauge
 from extender.core.policies.registry import POLICIES
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from tests.core.builders import NodeState, node, pattern
 from tests.core.dra.cases import random_case
 from tests.core.observing import observe
@@ -137,7 +137,7 @@ class _Drawn:
         state = next(state for name, state in self._states.items() if self._rows[name] == row)
         gpus = {gpu: amounts for gpu, amounts in self._held[row].items() if amounts[0]}
         untracked = state.all_untracked
-        self._arrays.set_held(row, Held(gpus, untracked, (), state.num_served, state.num_unserved, {}))
+        self._arrays.set_held(row, HeldAmounts(gpus, untracked, (), state.num_served, state.num_unserved, {}))
 
     def place(self, decision: Decision) -> None:
         """The pod holds what it was given, and now and then an earlier one leaves."""

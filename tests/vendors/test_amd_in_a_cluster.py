@@ -55,18 +55,3 @@ def test_each_pod_gets_gpus_of_the_vendor_that_it_asks_for(cluster: KerfCluster)
     cluster.delete_pod("amd-0")  # else kube-scheduler asks nobody
     cluster.create(amd_pod("large", 1, annotations={"kerf.dev/gpu-memory-each": "256Gi"}))
     assert "best here: 0 of that size" in cluster.pending("large", "needs 1 AMD GPU with 256 GiB")
-
-
-def test_explain_and_metrics_name_both(cluster: KerfCluster) -> None:
-    cluster.add_nodes(amd_node("amd", 1), gpu_node("nvidia", gpus=1))
-    cluster.create(amd_pod("held", 1))
-    cluster.bound("held")
-    listed = {item["node"]: item for item in cluster.kerf.get("/nodes")["items"]}
-    assert [(listed[name]["models"], listed[name]["unitsFree"]) for name in ("amd", "nvidia")] == [
-        (["mi300x-oam"], 0),
-        (["a100-sxm4-80gb"], 1),
-    ]
-    exposition = cluster.kerf.get("/metrics")
-    assert 'kerf_gpus_booked_by_model{gpu_model="mi300x-oam"} 1.0' in exposition
-    explained = cluster.kerf.get("/explain/pod/default/held")
-    assert explained["node"] == "amd"

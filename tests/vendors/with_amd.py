@@ -1,5 +1,4 @@
-"""What Kerf does where the package of docs/examples/kerf-amd is installed: run by `test_amd.py`, in a process of its
-own, since vendors are known from the start."""
+"""Kerf with the package of docs/examples/kerf-amd: run by `test_amd.py` in another process, as vendors load once."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,11 +9,11 @@ import numpy as np
 import pytest
 
 from extender.cli.install.devices import devices
-from extender.cli.install.kerf import Look
+from extender.cli.install.kerf import CheckedCluster
 from extender.core.gauges import Gauge
 from extender.core.resources.gpu_models import canonical_name, describe_model
 from extender.core.resources.nodes import GpuUnit, NodeOffer, NodeReading, read_node
-from extender.core.resources.pod_resources import AskedGpus, Container, asked_gpus
+from extender.core.resources.pod_resources import Container, RequestedGpus, requested_gpus
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors import registry
 from extender.dra.conditions import read_request
@@ -68,46 +67,35 @@ def test_the_package_is_there() -> None:
     assert registry.faults == {}
 
 
-@pytest.mark.parametrize(
-    ("labels", "units", "told"),
-    [
-        pytest.param(MI300X, "8", (8, GpuUnit.WHOLE, "mi300x-oam", 192 * 1024, 8), id="as documented"),
-        pytest.param(MI300X, "7", (8, GpuUnit.WHOLE, "mi300x-oam", 192 * 1024, 7), id="one is not healthy"),
-        pytest.param({}, "2", (2, GpuUnit.WHOLE, "", 0, 2), id="no labeller"),
-        pytest.param(
-            {"amd.com/gpu.product-name": "Instinct_MI210"},
-            "4",
-            (4, GpuUnit.WHOLE, "mi210", 65536, 4),
-            id="by its product",
-        ),
-        pytest.param(
-            MI300X
-            | {"amd.com/gpu.compute-memory-partition": "cpx_nps4", "amd.com/gpu.vram": "24G"}
-            | {"beta.amd.com/gpu.product-name.AMD_Instinct_MI300X_OAM": "16"},
-            "16",
-            (16, GpuUnit.REPLICA_AS_GPU, "mi300x-oam", 24 * 1024, 16),
-            id="divided, under the name of GPUs",
-        ),
-        pytest.param(
-            MI300X | {"amd.com/gpu.compute-memory-partition": "spx_nps1"},
-            "8",
-            (8, GpuUnit.WHOLE, "mi300x-oam", 192 * 1024, 8),
-            id="not divided",
-        ),
-        pytest.param({"amd.com/gpu.vram": "lots"}, "1", (1, GpuUnit.WHOLE, "", 0, 1), id="not the labeller's"),
-    ],
+PARTITIONED = {
+    "amd.com/gpu.compute-memory-partition": "cpx_nps4",
+    "amd.com/gpu.vram": "24G",
+    "beta.amd.com/gpu.product-name.AMD_Instinct_MI300X_OAM": "16",
+}
+NODES: tuple[tuple[Mapping[str, str], int, tuple[int, GpuUnit, str, int]], ...] = (
+    (MI300X, 8, (8, GpuUnit.WHOLE, "mi300x-oam", 192)),
+    (MI300X, 7, (8, GpuUnit.WHOLE, "mi300x-oam", 192)),  # one is unhealthy
+    (MI300X | {"amd.com/gpu.compute-memory-partition": "spx_nps1"}, 8, (8, GpuUnit.WHOLE, "mi300x-oam", 192)),
+    (MI300X | PARTITIONED, 16, (16, GpuUnit.REPLICA_AS_GPU, "mi300x-oam", 24)),
+    ({"amd.com/gpu.product-name": "Instinct_MI210"}, 4, (4, GpuUnit.WHOLE, "mi210", 64)),
+    ({}, 2, (2, GpuUnit.WHOLE, "", 0)),  # no labeller
+    ({"amd.com/gpu.vram": "lots"}, 1, (1, GpuUnit.WHOLE, "", 0)),  # not the labeller's
 )
-def test_a_node_is_read(labels: Mapping[str, str], units: str, told: tuple[int, GpuUnit, str, int, int]) -> None:
-    offer = read_node({RESOURCE: units}, labels, capacity={RESOURCE: units})
-    gpu = offer.gpus[0]
-    assert (len(offer.gpus), offer.unit, gpu.model.name, gpu.memory_mib, offer.allocatable_units) == told
-    assert (offer.vendor, offer.warnings) == (AMD, ())
+"""Labels, allocatable units; GPUs, unit, model and GiB that are read from them."""
+
+
+def test_a_node_is_read() -> None:
+    for labels, units, read in NODES:
+        offer = read_node({RESOURCE: str(units)}, labels, capacity={RESOURCE: str(units)})
+        gpu = offer.gpus[0]
+        assert (len(offer.gpus), offer.unit, gpu.model.name, gpu.memory_mib / 1024) == read
+        assert (offer.allocatable_units, offer.vendor, offer.warnings) == (units, AMD, ())
 
 
 def test_of_a_node_with_gpus_of_two_vendors_one_s_are_counted() -> None:
     offer = read_node({RESOURCE: "2", "nvidia.com/gpu": "4"}, {})
     assert (offer.vendor, len(offer.gpus)) == (0, 4)
-    assert offer.warnings == ("GPUs of NVIDIA are counted here, and none of AMD",)
+    assert offer.warnings == ("only GPUs of NVIDIA are used here, not those of AMD",)
 
 
 def test_names_of_products() -> None:
@@ -116,7 +104,7 @@ def test_names_of_products() -> None:
 
 
 def test_a_pod_is_read() -> None:
-    assert asked_gpus([Container({RESOURCE: "2"})], [], {}) == AskedGpus(2, vendor=AMD)
+    assert requested_gpus([Container({RESOURCE: "2"})], [], {}) == RequestedGpus(2, vendor=AMD)
     gpus = read_pod_request(pod_object("p", 2, resource=RESOURCE)).gpus
     assert gpus == GpuRequest(2, vendor=AMD)
     assert str(gpus) == "2 AMD GPUs"
@@ -125,7 +113,7 @@ def test_a_pod_is_read() -> None:
 
 def test_nobody_asks_for_gpus_of_two_vendors() -> None:
     with pytest.raises(RequestError, match=r"amd\.com/gpu fits no node: Kerf gives a pod GPUs of one vendor"):
-        asked_gpus([Container({RESOURCE: "2"}), Container({"nvidia.com/gpu": "1"})], [], {})
+        requested_gpus([Container({RESOURCE: "2"}), Container({"nvidia.com/gpu": "1"})], [], {})
 
 
 # Placed in one cluster
@@ -147,20 +135,16 @@ def test_a_pod_that_asks_for_one_never_gets_the_other(kerf: Kerf) -> None:
     assert other["FailedAndUnresolvableNodes"] == {"amd": "needs 2 GPUs, only AMD GPUs here"}
     refused = kerf.filter(kerf.create(amd_pod("many", 2)), ["nvidia"])
     assert refused["FailedAndUnresolvableNodes"] == {"nvidia": "needs 2 AMD GPUs, only NVIDIA GPUs here"}
+    large = amd_pod("large", 1, **{"kerf.dev/gpu-memory-each": "160Gi", "kerf.dev/gpu-model": "mi300x"})
+    assert kerf.filter(kerf.create(large), names)["NodeNames"] == ["amd"]
+    small = kerf.filter(kerf.create(amd_pod("small", 1, **{"kerf.dev/gpu-model": "mi210"})), names)
+    assert "of model mi210, best here: 0 of that model" in small["FailedAndUnresolvableNodes"]["amd"]
 
 
 def test_by_annotation_alone_gpus_of_the_first_vendor_are_asked_for(kerf: Kerf) -> None:
     pod = pod_manifest("word", 0)
     pod["metadata"]["annotations"] = {"kerf.dev/gpu-count": "1"}
     assert kerf.filter(kerf.create(pod), ["amd", "nvidia"])["NodeNames"] == ["nvidia"]  # its webhook shows it its GPUs
-
-
-def test_models_and_memory_are_asked_of_both(kerf: Kerf) -> None:
-    names = ["amd", "nvidia"]
-    large = kerf.create(amd_pod("large", 1, **{"kerf.dev/gpu-memory-each": "160Gi", "kerf.dev/gpu-model": "mi300x"}))
-    assert kerf.filter(large, names)["NodeNames"] == ["amd"]
-    small = kerf.filter(kerf.create(amd_pod("small", 1, **{"kerf.dev/gpu-model": "mi210"})), names)
-    assert "of model mi210, best here: 0 of that model" in small["FailedAndUnresolvableNodes"]["amd"]
 
 
 def test_what_is_taken_is_counted_and_told(kerf: Kerf) -> None:
@@ -170,19 +154,13 @@ def test_what_is_taken_is_counted_and_told(kerf: Kerf) -> None:
         assert kerf.bind(pod, "amd") == ""
     full = kerf.filter(kerf.create(amd_pod("late", 1)), ["amd", "nvidia"])
     assert full["FailedNodes"] == {"amd": "needs 1 AMD GPU, best here: 0 free"}
-    listed = kerf.get("/nodes").json()  # which the page shows, too
+    listed = kerf.get("/nodes").json()
     assert (listed["totals"]["gpus"], listed["totals"]["gpusBooked"]) == (16, 8.0)
     shown = kerf.get("/nodes/amd").json()
     assert {gpu["model"] for gpu in shown["gpuDetails"]} == {"mi300x-oam"}
-
-
-def test_usage_counts_both(kerf: Kerf) -> None:
-    pod = kerf.create(amd_pod("a", 2))
-    kerf.filter(pod, ["amd"])
-    kerf.bind(pod, "amd")
     kerf.settle()
     assert kerf.metric("kerf_gpus_by_model", gpu_model="mi300x-oam") == 8
-    assert kerf.metric("kerf_gpus_booked_by_model", gpu_model="mi300x-oam") == 2
+    assert kerf.metric("kerf_gpus_booked_by_model", gpu_model="mi300x-oam") == 8
     assert kerf.metric("kerf_gpus_booked_by_model", gpu_model="t4") == 0
 
 
@@ -223,9 +201,7 @@ def test_devices_of_its_driver_are_gpus() -> None:
     assert [(gpu.model.name, gpu.memory_mib, gpu.uuid) for gpu in found.offer.gpus] == [("mi300x-oam", 196608, "")] * 2
     assert (found.offer.unit, found.offer.vendor, found.driver) == (GpuUnit.CLAIM, AMD, "gpu.amd.com")
     assert found.index_of == {("n", "gpu-1-129"): 0, ("n", "gpu-9-137"): 1}
-
-
-def test_partitions_are_those_of_their_gpu_or_not_given_as_whole_ones() -> None:
+    # Partitions are those of their GPU, or not given as whole ones.
     part = device(3, "amdgpu-partition", "25767707136", parentPciAddr="0000:03:00.0")
     assert read_pools([published("n", part)], [], NodeReading()).offer.gpus == ()
     beside = read_pools([published("n", whole(3), part | {"name": "gpu-3-200"})], [], NodeReading())
@@ -248,21 +224,25 @@ def test_a_claim_asks_for_them() -> None:
 # Measured
 
 
-PAGE = """
-# HELP gpu_gfx_activity Graphics engine usage percentage (0 - 100)
-# TYPE gpu_gfx_activity gauge
-gpu_gfx_activity{card_model="0x74a1",card_series="AMD Instinct MI300X",card_vendor="AMD",gpu_id="0",hostname="amd",pod="train-0",namespace="team",container="main"} 87
-gpu_gfx_activity{card_model="0x74a1",card_series="AMD Instinct MI300X",card_vendor="AMD",gpu_id="1",hostname="amd",pod="",namespace="",container=""} 0
-# TYPE gpu_used_vram gauge
-gpu_used_vram{card_model="0x74a1",card_series="AMD Instinct MI300X",card_vendor="AMD",gpu_id="0",hostname="amd",pod="train-0",namespace="team",container="main"} 120000
-gpu_used_vram{card_model="0x74a1",card_series="AMD Instinct MI300X",card_vendor="AMD",gpu_id="1",hostname="amd",pod="",namespace="",container=""} 285
-# TYPE gpu_package_power gauge
-gpu_package_power{card_model="0x74a1",card_series="AMD Instinct MI300X",card_vendor="AMD",gpu_id="0",hostname="amd"} 612
-"""  # noqa: E501 - as the exporter writes it
+def exported(metric: str, gpu: int, value: float, **owner: str) -> str:
+    """A sample as ROCm/device-metrics-exporter writes it."""
+    card = {"card_model": "0x74a1", "card_series": "AMD Instinct MI300X", "card_vendor": "AMD"}
+    labels = card | {"gpu_id": str(gpu), "hostname": "amd", "pod": "", "namespace": "", "container": ""} | owner
+    told = ",".join(f'{name}="{text}"' for name, text in labels.items())
+    return f"{metric}{{{told}}} {value}\n"
 
 
 def test_both_exporters_are_read() -> None:
-    pages = {"/amd": PAGE, "/nvidia": dcgm_page(Node("nvidia", [Gpu(0, load=0.5, used_mib=1000, uuid="GPU-0")]), V4_8)}
+    train = {"pod": "train-0", "namespace": "team", "container": "main"}
+    amd = (
+        "# HELP gpu_gfx_activity Graphics engine usage percentage (0 - 100)\n# TYPE gpu_gfx_activity gauge\n"
+        + exported("gpu_gfx_activity", 0, 87, **train)
+        + exported("gpu_gfx_activity", 1, 0)
+        + exported("gpu_used_vram", 0, 120000, **train)
+        + exported("gpu_used_vram", 1, 285)
+        + exported("gpu_package_power", 0, 612)
+    )
+    pages = {"/amd": amd, "/nvidia": dcgm_page(Node("nvidia", [Gpu(0, load=0.5, used_mib=1000, uuid="GPU-0")]), V4_8)}
     with serving(lambda path, *_: (200, pages[path].encode())) as server:
         source = ExporterSource([f"{server.url}{path}" for path in pages], Access())
         samples = source.read()
@@ -270,9 +250,9 @@ def test_both_exporters_are_read() -> None:
     table = samples.table
     hosts = [table.hosts[index].names[0] for index in table.host_idx]
     at = {(host, device.number): number for number, (host, device) in enumerate(zip(hosts, table.devices, strict=True))}
-    load, used = samples.values[Gauge.LOAD], samples.values[Gauge.MEMORY_USED]
-    assert [float(load[at[key]]) for key in (("amd", 0), ("amd", 1), ("nvidia", 0))] == pytest.approx([0.87, 0.0, 0.5])
-    assert [float(used[at[key]]) for key in (("amd", 0), ("amd", 1), ("nvidia", 0))] == [120000, 285, 1000]
+    rows = [at[key] for key in (("amd", 0), ("amd", 1), ("nvidia", 0))]
+    assert samples.values[Gauge.LOAD][rows].tolist() == pytest.approx([0.87, 0.0, 0.5])
+    assert samples.values[Gauge.MEMORY_USED][rows].tolist() == [120000, 285, 1000]
     assert samples.values[Gauge.POWER][at["amd", 0]] == 612
     assert ("team", "train-0") in samples.pods
 
@@ -282,7 +262,7 @@ def test_both_exporters_are_read() -> None:
 
 async def _findings(*nodes: Manifest) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    async for finding in devices(Look(MemoryCluster(nodes), {})):
+    async for finding in devices(CheckedCluster(MemoryCluster(nodes), {})):
         found.setdefault(finding.what or "device plugin", []).append(finding.told)
     return found
 

@@ -1,1 +1,1 @@
-"""A running Kerf, as commands ask it."""
+"""The client of a running Kerf, used by commands."""

@@ -1,4 +1,4 @@
-"""What commands share that ask a running Kerf: where it is, one HTTP request, and its answer as table, JSON or YAML."""
+"""The client of a running Kerf: finds its address, sends a request, and prints the answer as table, JSON or YAML."""
 
 import inspect
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from functools import wraps
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 from urllib.error import HTTPError, URLError
@@ -52,33 +52,33 @@ _WRONG_QUESTION = 400, 422
 _DEFAULT_SERVER = "http://127.0.0.1:8888"
 CaFileOption = Annotated[
     Path | None,
-    typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="File with the CA of its certificate."),
+    typer.Option("--ca-file", envvar="KERF_SERVER_CA_FILE", help="CA file for Kerf's certificate."),
 ]
 _TOKEN_FILE, _CERT_FILE, _KEY_FILE = "KERF_SERVER_TOKEN_FILE", "KERF_SERVER_CERT_FILE", "KERF_SERVER_KEY_FILE"
-"""Variables that name files with what a Kerf beyond loopback asks for: a token, or a certificate with its key."""
+"""Environment variables with credential files for a remote Kerf: a token, or a client certificate with its key."""
 
 _STDIN = "-"
 _TEXT = re.compile(r"^manifest\[(\d{1,4})\], ")
 
 FAILED, USAGE, PENDING, UNKNOWN, UNCHECKED = 1, 2, 3, 4, 5
-"""Exit statuses: no Kerf answers or it can't; wrong usage; a pod stays pending; Kerf does not know it; all find a node,
-and not all of what they ask for was checked."""
+"""Exit statuses: Kerf is unreachable or fails; wrong usage; a pod is pending; Kerf does not know the pod; all pods fit,
+but not all their conditions were checked."""
 
 
 class AnswerError(Exception):
-    """Kerf has answered with a status that means no: the command fails with what it says, unless it knows better."""
+    """Kerf answered with an error status. By default the command fails with its message."""
 
     def __init__(self, status: int, detail: str, hint: str = "") -> None:
         super().__init__(detail + hint)
         self.status = status
         self.ends_with = USAGE if status in _WRONG_QUESTION else FAILED
-        """The exit status of a command that can do nothing about it."""
+        """The command's exit status if it does not handle the error."""
         self.detail = detail
-        """What Kerf says, without the hint of what to do about it."""
+        """Kerf's message, without the hint."""
 
 
 class Kerf:
-    """A running Kerf: that at an address, or that of a cluster, by a port-forward for as long as the command runs."""
+    """A running Kerf, at an address or in a cluster, through a port-forward that lasts as long as the command."""
 
     def __init__(
         self,
@@ -106,19 +106,19 @@ class Kerf:
     ) -> None:
         self._cluster = Cluster(kubeconfig, kube_context, kerf_namespace)
         self.program = "kubectl kerf" if context.obj else "kerf"
-        """What a person types to give another command."""
+        """The program's name in suggested commands."""
         self._as_kubectl = bool(context.obj or kubeconfig or kube_context or kerf_namespace)
         self._forwards = self._as_kubectl and not server
         self._address = server or ("" if self._as_kubectl else _DEFAULT_SERVER)
         """"" until it has been found in the cluster."""
         self._trusted = bool(server or kerf_namespace)
-        """Whether a token may go there: not to whatever calls itself Kerf in some namespace."""
+        """Whether a token may be sent there: not to a pod in an arbitrary namespace that is labelled as Kerf."""
         self._ca_file = ca_file
         self._opened = ExitStack()
         self.blind = ""
-        """Of a Kerf that can't see the cluster, by its last answer that spoke of it: that in a sentence."""
+        """A sentence if Kerf's last answer reported a stale view of the cluster, else ""."""
         self.shows_blind = False
-        """Whether the command shows that itself; else it is said on standard error, before anything is printed."""
+        """Whether the command shows `blind` itself; else it is printed on standard error first."""
 
     def __enter__(self) -> "Kerf":
         return self
@@ -128,17 +128,17 @@ class Kerf:
 
     @property
     def namespace(self) -> str:
-        """Of pods that are named without one: as kubectl where its cluster is asked."""
+        """Default namespace of pods: kubectl's if its cluster is used, else `default`."""
         return self._cluster.namespace() if self._as_kubectl else "default"
 
     def announce(self) -> None:
-        """Say which Kerf is about to be told to write, in which cluster and as whom, before it is asked anything."""
+        """Print which Kerf is about to write, in which cluster and as which user, before the first request."""
         address = self._base()
-        by = f" by {self._cluster.told()}" if self._forwards else ""
-        echo(f"writes through Kerf at {address}{by}", err=True)
+        through = f", reached through {self._cluster.told()}" if self._forwards else ""
+        echo(f"writes through Kerf at {address}{through}", err=True)
 
     def manifests(self, files: Sequence[str]) -> dict[str, Any]:
-        """What a question says of the manifests in files; ends the command where one can't be read."""
+        """The part of a question with the manifests of some files; exits if one can't be read."""
         return {"manifest": [_read_text(name) for name in files], "namespace": self.namespace} if files else {}
 
     def ask(
@@ -149,11 +149,10 @@ class Kerf:
         wrong: Callable[[str], str] = str,
         files: Sequence[str] = (),
     ) -> Any:
-        """GET, or POST where there is a body; the JSON of the answer. Raises AnswerError; where the question was wrong,
-        or a manifest of `files`, in the words that `wrong` makes of Kerf's.
+        """GET a path, or POST if there is a body, and return the JSON of the answer.
 
-        Ends the command with a sentence where no Kerf answers, and as wrong usage where the question is wrong: `wrong`
-        says that in the command's own words, of Kerf's.
+        Raises AnswerError for an error status. For an invalid question, `wrong` rewords Kerf's message; messages about
+        manifests name the file of `files`. Exits with an error message if no Kerf answers.
         """
         address = self._base()
         try:
@@ -163,15 +162,15 @@ class Kerf:
             with self._opener().open(request, timeout=timeout_s) as response:
                 answer = json.load(response)
                 if not isinstance(answer, dict):
-                    raise ValueError(f"{path} answers no object")
+                    raise ValueError(f"the answer to {path} is not an object")
         except HTTPError as error:
-            told = _body(error)
-            self._look_at(told)
+            body_of_error = _body(error)
+            self._check_blind(body_of_error)
             if self.blind and error.code == _UNAVAILABLE:
-                fail(self.blind if self.shows_blind else told["notReady"], FAILED)
-            detail = _detail(told)
-            if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # of a path that every Kerf has
-                fail(f"the server at {address} is not Kerf, or of another version: there is no {path}", FAILED)
+                fail(self.blind if self.shows_blind else body_of_error["notReady"], FAILED)
+            detail = _detail(body_of_error)
+            if error.code == _NOT_FOUND and detail in ("", "Not Found"):  # every Kerf of this version has the path
+                fail(f"the server at {address} is not Kerf, or is another version: it has no {path}", FAILED)
             detail = detail or f"status {error.code}"
             detail = wrong(with_file(detail, files)) if error.code in _WRONG_QUESTION else detail
             raise AnswerError(error.code, detail, self._token_hint(error.code)) from None
@@ -186,23 +185,23 @@ class Kerf:
             )
         except ValueError as error:
             fail(f"the server at {address} is not Kerf: {error}", FAILED)
-        self._look_at(answer)
+        self._check_blind(answer)
         return answer
 
-    def _look_at(self, answer: Any) -> None:
-        """Say so if it is one of a Kerf that can't see the cluster, once."""
+    def _check_blind(self, answer: Any) -> None:
+        """Set and print `blind`, once, if an answer reports a stale view of the cluster."""
         if not isinstance(answer, dict) or "notReady" not in answer:
             return
-        said, self.blind = self.blind, f"{blind_for(answer['staleSeconds'])} (kerf doctor)"
-        if not said and not self.shows_blind:
+        was_blind, self.blind = self.blind, f"{blind_for(answer['staleSeconds'])} (kerf doctor)"
+        if not was_blind and not self.shows_blind:
             echo(self.blind, err=True)
 
-    def is_other(self, missing: KeyError) -> NoReturn:
-        """End the command: an answer lacks what every Kerf of this version tells."""
-        fail(f"the server at {self._base()} is not Kerf, or of another version: its answer has no {missing}", FAILED)
+    def fail_wrong_version(self, missing: KeyError) -> NoReturn:
+        """Exit because an answer lacks a key that every Kerf of this version sends."""
+        fail(f"the server at {self._base()} is not Kerf, or is another version: its answer has no {missing}", FAILED)
 
     def _base(self) -> str:
-        """The address, looked for once."""
+        """The address, found once."""
         if not self._address:
             try:
                 self._address = self._leader(self._cluster.find())
@@ -210,12 +209,12 @@ class Kerf:
                 fail(f"{error}\nOr give an address with --server or KERF_SERVER_URL.", FAILED)
         parts = urlsplit(self._address)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            fail(f"--server {self._address}: write an address such as {_DEFAULT_SERVER}", USAGE)
+            fail(f"--server {self._address}: use an address such as {_DEFAULT_SERVER}", USAGE)
         return self._address.rstrip("/")
 
     def _leader(self, pods: Sequence[KerfPod]) -> str:
-        """The forwarded address of the pod that leads, which alone knows the cluster. Raises ClusterError."""
-        said = f"see /readyz of {pods[0].name}"
+        """The forwarded address of the leader, the only pod that knows the cluster. Raises ClusterError."""
+        why = f"see /readyz of {pods[0].name}"
         for pod in pods:
             forward = ExitStack()
             host = forward.enter_context(self._cluster.forwarded(pod))
@@ -225,21 +224,21 @@ class Kerf:
                         self._opened.push(forward)
                         return address
                 except HTTPError as error:
-                    told = _body(error)
-                    said = f"{pod.name}: {told.get('status') or error.code}" if isinstance(told, dict) else said
+                    body = _body(error)
+                    why = f"{pod.name}: {body.get('status') or error.code}" if isinstance(body, dict) else why
                 except (OSError, HTTPException):
                     continue
             forward.close()
-        raise ClusterError(f"none of the {len(pods)} Kerf pods is ready to decide: {said}")
+        raise ClusterError(f"none of the {len(pods)} Kerf pods is ready to decide: {why}")
 
     def _opener(self) -> OpenerDirector:
-        """Without the proxies of the environment: Kerf is on loopback, or behind a Service. Raises OSError."""
-        return build_opener(ProxyHandler({}), Https(context=self._tls()))
+        """Ignores proxies of the environment: Kerf is on loopback or behind a Service."""
+        return build_opener(ProxyHandler({}), _LazyHttps(self._tls))
 
     def _tls(self) -> ssl.SSLContext:
-        """What is trusted, and the certificate to show where the environment names one. Raises OSError."""
+        """The trusted CAs, and the environment's client certificate if there is one. Raises OSError."""
         context = ssl.create_default_context(cafile=str(self._ca_file) if self._ca_file else None)
-        if self._forwards:  # its certificate names no loopback; and the tunnel ends in the very pod
+        if self._forwards:  # its certificate does not cover loopback, and the tunnel ends in the pod itself
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED if self._ca_file else ssl.CERT_NONE
         if certificate := os.environ.get(_CERT_FILE):
@@ -247,19 +246,19 @@ class Kerf:
         return context
 
     def _token_hint(self, status: int) -> str:
-        """What to do where Kerf asks who calls, "" for another answer."""
+        """The hint for a 401, "" for other statuses."""
         if status != _UNAUTHORIZED:
             return ""
         if not os.environ.get(_TOKEN_FILE):
-            return f"; name a file with it in {_TOKEN_FILE}"
+            return f"; set {_TOKEN_FILE} to a file with the token"
         return (
             f" ({_TOKEN_FILE})"
             if self._trusted
-            else f"; that of {_TOKEN_FILE} goes to --server or --kerf-namespace alone"
+            else f"; the token of {_TOKEN_FILE} is only sent with --server or --kerf-namespace"
         )
 
     def _credentials(self) -> dict[str, str]:
-        """The header with the first token of the file that the environment names; ends the command if it has none."""
+        """The header with the first token of the environment's token file; exits if the file has none."""
         path = os.environ.get(_TOKEN_FILE)
         if not path or not self._trusted:
             return {}
@@ -273,8 +272,19 @@ class Kerf:
         return {"authorization": f"Bearer {tokens[0]}"}
 
 
+class _LazyHttps(Https):
+    """Reads CA and certificate files only when an https URL is opened."""
+
+    def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
+        super().__init__(context=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))  # without one it would read the CA files
+        self._tls = tls
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(HTTPSConnection, req, context=self._tls())
+
+
 def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of Kerf in place of its first parameter, which is one."""
+    """Replace a command's first parameter, a `Kerf`, by the options that create it."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     shared = list(inspect.signature(Kerf, eval_str=True).parameters.values())
 
@@ -288,7 +298,7 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
             except AnswerError as error:
                 fail(str(error), FAILED if kerf.blind else error.ends_with)
             except KeyError as error:
-                kerf.is_other(error)
+                kerf.fail_wrong_version(error)
             if kerf.blind:
                 raise typer.Exit(FAILED)
 
@@ -298,7 +308,7 @@ def asks_kerf(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def show(answer: Any, output: Output | Form, table: Callable[[Console], None], sheet: Callable[[], str] = str) -> None:
-    """Print an answer; `table` does it for people, `sheet` makes CSV."""
+    """Print an answer in the chosen form; `table` prints the table, `sheet` makes the CSV."""
     match output.value:
         case "json":
             echo(as_json(answer))
@@ -311,13 +321,13 @@ def show(answer: Any, output: Output | Form, table: Callable[[Console], None], s
 
 
 def fail(text: str, status: int) -> NoReturn:
-    """End the command with a sentence on standard error."""
+    """Exit with a message on standard error."""
     echo(text, err=True)
     raise typer.Exit(status)
 
 
 def _read_text(name: str) -> str:
-    """What a file holds, or standard input for `-`; ends the command where it can't be read."""
+    """The text of a file, or of standard input for `-`; exits if it can't be read."""
     try:
         return sys.stdin.read() if name == _STDIN else Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -325,25 +335,25 @@ def _read_text(name: str) -> str:
 
 
 def with_file(text: str, files: Sequence[str]) -> str:
-    """What begins with a place in a request, with that in the file in its stead."""
-    found = _TEXT.match(text)
-    if found is None or int(found[1]) >= len(files):
+    """A message that begins with `manifest[N], `, with that replaced by the name of the file."""
+    match = _TEXT.match(text)
+    if match is None or int(match[1]) >= len(files):
         return text
-    name = files[int(found[1])]
-    return f"{'standard input' if name == _STDIN else name}: {text[found.end() :]}"
+    name = files[int(match[1])]
+    return f"{'standard input' if name == _STDIN else name}: {text[match.end() :]}"
 
 
 def _body(error: HTTPError) -> Any:
-    """The JSON of an answer that says no, None where it has none."""
+    """The JSON of an error answer, None if it has none."""
     try:
         return json.loads(error.read())
     except ValueError:
         return None
 
 
-def _detail(told: Any) -> str:
-    """What Kerf says of it, "" where it is not as Kerf says it."""
-    detail = told.get("detail") or told.get("Error") or told.get("status") if isinstance(told, dict) else None
-    if isinstance(detail, list):  # FastAPI's, of parameters out of range
+def _detail(body: Any) -> str:
+    """Kerf's message in an error answer, "" if it has none."""
+    detail = body.get("detail") or body.get("Error") or body.get("status") if isinstance(body, dict) else None
+    if isinstance(detail, list):  # FastAPI's, for parameters out of range
         detail = "; ".join(f"{item['loc'][-1]}: {item['msg']}" for item in detail)
     return str(detail or "")

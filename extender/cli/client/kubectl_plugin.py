@@ -1,6 +1,6 @@
-"""`kubectl kerf`: the commands that ask a running Kerf, as a kubectl plugin. kubectl finds it by its name in PATH.
+"""`kubectl kerf`: the commands that ask a running Kerf, as a kubectl plugin, which kubectl finds by its name in PATH.
 
-It finds Kerf by itself: in the cluster of the kubeconfig's context, by a port-forward.
+It reaches Kerf in the cluster of the kubeconfig's context through a port-forward.
 """
 
 from typing import ClassVar
@@ -19,7 +19,7 @@ class _Asking(LazyGroup):
 app = typer.Typer(
     cls=_Asking,
     name="kubectl kerf",
-    help="Ask Kerf in a cluster: why a pod is where it is, which wait, what if, and what is booked.",
+    help="Ask Kerf in a cluster: why pods are placed or pending, what-if questions, and GPU use.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -28,7 +28,7 @@ app = typer.Typer(
 
 @app.callback()
 def _kubectl(context: typer.Context) -> None:
-    """Ask Kerf in a cluster: why a pod is where it is, which wait, what if, and what is booked."""
+    """Ask Kerf in a cluster: why pods are placed or pending, what-if questions, and GPU use."""
     context.obj = app
 
 

@@ -1,4 +1,4 @@
-"""The Kerf of a cluster, reached as kubectl reaches it: its kubeconfig, context and namespace, and a port-forward."""
+"""Reaches the Kerf of a cluster through kubectl: its kubeconfig, context and namespace, and a port-forward."""
 
 import json
 import re
@@ -13,46 +13,46 @@ _LOOK_S, _FORWARD_S = 5, 20
 
 
 class ClusterError(Exception):
-    """The cluster has no Kerf to ask, or kubectl can't say: says why."""
+    """Kerf was not found in the cluster, or kubectl failed; says why."""
 
 
 class KerfPod(NamedTuple):
-    """A pod in which Kerf serves."""
+    """A pod that runs Kerf."""
 
     namespace: str
     name: str
 
 
 class Cluster:
-    """What kubectl says of a cluster; nothing is asked before it is needed."""
+    """A cluster as kubectl sees it, queried lazily."""
 
     def __init__(self, kubeconfig: str | None, context: str | None, namespace: str | None) -> None:
-        """`namespace` is where Kerf runs, None to look everywhere."""
+        """`namespace` is where Kerf runs, None to search all namespaces."""
         self._flags = [
             f"--{name}={value}" for name, value in (("kubeconfig", kubeconfig), ("context", context)) if value
         ]
         self._namespace = namespace
 
     def namespace(self) -> str:
-        """Of pods that are named without one."""
+        """The context's namespace, the default for pods named without one."""
         try:
-            return self._said("config", "view", "--minify", "-o", "jsonpath={..namespace}") or "default"
+            return self._output("config", "view", "--minify", "-o", "jsonpath={..namespace}") or "default"
         except ClusterError:
             return "default"
 
     def told(self) -> str:
-        """Which cluster it is, and as whom kubectl asks it, in words."""
+        """The cluster, context and user of kubectl, in words."""
         try:
-            view = json.loads(self._said("config", "view", "--minify", "-o", "json"))
+            view = json.loads(self._output("config", "view", "--minify", "-o", "json"))
             server = view["clusters"][0]["cluster"]["server"]
             user = (view.get("users") or [{}])[0]
         except (ClusterError, ValueError, LookupError, TypeError):
-            return "the cluster that kubectl asks"
+            return "kubectl's current cluster"
         acting = f", acting as {impersonated}" if (impersonated := (user.get("user") or {}).get("as")) else ""
         return f"{server}, context {view.get('current-context')}, user {user.get('name')}{acting}"
 
     def command(self) -> str:
-        """What a person types to reach the Kerf that is installed; where that isn't known, with words to fill in."""
+        """The port-forward command for the installed Kerf, with placeholders if that is not found."""
         try:
             pod = self.find()[0]
         except ClusterError:
@@ -61,14 +61,14 @@ class Cluster:
         return " ".join(self._command("-n", pod.namespace, "port-forward", f"pod/{pod.name}", str(_PORT)))
 
     def find(self) -> list[KerfPod]:
-        """Kerf's ready pods, one at least. Raises ClusterError."""
+        """Kerf's ready pods, at least one. Raises ClusterError."""
         where = ["-n", self._namespace] if self._namespace else ["--all-namespaces"]
-        told = self._said("get", "pods", *where, "-l", _LABEL, "-o", "json", f"--request-timeout={_LOOK_S}s")
-        pods = json.loads(told)["items"]
+        output = self._output("get", "pods", *where, "-l", _LABEL, "-o", "json", f"--request-timeout={_LOOK_S}s")
+        pods = json.loads(output)["items"]
         if not pods:
             raise ClusterError(f"no Kerf pod in {self._namespace or 'the cluster'} (label {_LABEL})")
         namespaces = sorted({item["metadata"]["namespace"] for item in pods})
-        if len(namespaces) > 1:  # whoever may create pods may label them so
+        if len(namespaces) > 1:  # anyone who may create pods can set the label
             raise ClusterError(f"Kerf pods are in {', '.join(namespaces)}: choose with --kerf-namespace")
         ready = [item for item in pods if _is_ready(item)]
         if not ready:
@@ -77,7 +77,7 @@ class Cluster:
 
     @contextmanager
     def forwarded(self, pod: KerfPod) -> Iterator[str]:
-        """Host and port that lead to a pod, for as long as the context lasts. Raises ClusterError."""
+        """A host and port forwarded to a pod while the context lasts. Raises ClusterError."""
         command = self._command("-n", pod.namespace, "port-forward", f"pod/{pod.name}", f":{_PORT}")
         with subprocess.Popen(  # noqa: S603 - kubectl, and names without a shell
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -97,7 +97,7 @@ class Cluster:
     def _command(self, *arguments: str) -> list[str]:
         return ["kubectl", *self._flags, *arguments]
 
-    def _said(self, *arguments: str) -> str:
+    def _output(self, *arguments: str) -> str:
         command = self._command(*arguments)
         try:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_FORWARD_S)  # noqa: S603

@@ -1,18 +1,17 @@
-"""`kerf install check`: what a cluster lacks for Kerf, each with the command that mends it; and what parts install."""
+"""`kerf install check`: what a cluster lacks for Kerf, with the fix for each; and the install commands of parts."""
 
 import asyncio
-from typing import Annotated
 
 import typer
 
 from extender.cli.client.kerf import FAILED, Output, OutputOption, fail, show
 from extender.cli.main import Group
-from extender.cli.settings import ContextOption, KubeconfigOption, cluster
+from extender.cli.settings import ContextOption, KubeconfigOption, ServiceAccountOption, cluster
 from extender.core.faces import faces, named
 
 app = typer.Typer(
     cls=Group,
-    help="Check what a cluster has, and lacks, for Kerf, and change it where a part has to.",
+    help="Check whether a cluster has what Kerf needs; parts add commands that change it.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -27,9 +26,7 @@ for _face in faces().values():
 def check(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    account: Annotated[
-        str, typer.Option("--service-account", help="NAMESPACE/NAME; default: that of the Kerf it finds.")
-    ] = "",
+    account: ServiceAccountOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check versions, Kerf's installation and rights, the scheduler's configuration, device plugins and telemetry.

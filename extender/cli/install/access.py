@@ -1,4 +1,4 @@
-"""What Kerf may do in a cluster, and what authors of pods may not."""
+"""Checks Kerf's permissions in a cluster, and the admission policy for pod authors."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Final
@@ -7,7 +7,7 @@ import msgspec
 
 from extender.cli.consoles import names
 from extender.cli.install.findings import ANY, KERF, Finding, Verdict, broken, listed, note, ok
-from extender.cli.install.kerf import SERVICE_ACCOUNTS, Installed, Look
+from extender.cli.install.kerf import SERVICE_ACCOUNTS, CheckedCluster, Installed
 from extender.kube.client import Transport
 from extender.kube.rights import QUEUEING, Need, electing, manifest_of, serving
 from extender.settings.tree import rights_of
@@ -16,36 +16,36 @@ POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpoli
 BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _POLICY: Final = "manifests/admission-policy.yaml"
 _ASSIGNMENTS: Final = "-assignments"
-"""How the name of that policy ends."""
+"""Suffix of that policy's name."""
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-async def rights(look: Look) -> AsyncIterator[Finding]:
-    """Every right of Kerf's account."""
+async def rights(look: CheckedCluster) -> AsyncIterator[Finding]:
+    """Check the permissions of Kerf's user."""
     installed = look.installed
     if not (look.account or installed.name):
         return
     user = f"{SERVICE_ACCOUNTS}{look.account.replace('/', ':')}" if look.account else installed.user
     if not user:
-        told = "as whom the static pod speaks is not known: its --kubeconfig is not kube-scheduler's"
-        yield note(told, "kubectl auth can-i --list --as USER")
+        text = "the static pod's user is unknown: its --kubeconfig is not kube-scheduler's"
+        yield note(text, "kubectl auth can-i --list --as USER")
         return
     lacking = [
-        (right, manifest, told)
+        (right, manifest, text)
         for right, manifest in _needed(installed)
-        for told in await missing(look.transport, user, [right])
+        for text in await missing(look.transport, user, [right])
     ]
-    for right, manifest, told in lacking:
+    for right, manifest, text in lacking:
         fix = installed.fix("rbac.create=true", manifest)
         verdict = Verdict.NOTE if right.of_some and installed.is_static else Verdict.BROKEN
-        yield Finding("", verdict, told, fix)
+        yield Finding("", verdict, text, fix)
     if not lacking:
         yield ok(f"{user} has all the rights it needs")
 
 
 def _needed(installed: Installed) -> Iterator[tuple[Need, str]]:
-    """What its way of running and its settings take, and the manifest that gives it; where these can't be seen, what
-    every Kerf takes."""
+    """The permissions that its mode and settings need, each with the manifest that grants it; if the mode and settings
+    can't be read, the permissions that every Kerf needs."""
     yield from ((need, manifest_of(need)) for need in _needed_by_the_kernel(installed))
     for rights in rights_of(installed.settings):
         yield from ((need, rights.manifest) for need in rights.needs)
@@ -60,7 +60,7 @@ def _needed_by_the_kernel(installed: Installed) -> Iterator[Need]:
 
 
 async def missing(transport: Transport, user: str, needed: Iterable[Need]) -> list[str]:
-    """What a user may not of what is needed, a sentence for each. Raises ClusterError."""
+    """A sentence for each missing permission of a user. Raises ClusterError."""
     return [
         f"{user} may not {verb} {f'{right.resource} {right.name}'.rstrip()}: {right.without}"
         for right in needed
@@ -84,26 +84,26 @@ async def _allowed(transport: Transport, user: str, right: Need, verb: str) -> b
 
 
 async def policies_in_force(transport: Transport) -> dict[str, dict[str, Any]]:
-    """What each of Kerf's policies says that is bound, by name. Raises ClusterError, msgspec.DecodeError."""
-    found = {item["metadata"]["name"]: item["spec"] for item in await listed(transport, POLICIES, KERF)}
+    """Specs of Kerf's policies with a denying binding, by name. Raises ClusterError, msgspec.DecodeError."""
+    policies = {item["metadata"]["name"]: item["spec"] for item in await listed(transport, POLICIES, KERF)}
     bindings = await listed(transport, BINDINGS, KERF)
     bound = {item["spec"].get("policyName") for item in bindings if "Deny" in item["spec"]["validationActions"]}
-    return {name: spec for name, spec in found.items() if name in bound}
+    return {name: spec for name, spec in policies.items() if name in bound}
 
 
-async def admission_policy(look: Look) -> AsyncIterator[Finding]:
-    """The admission policy that keeps authors of pods from writing what Kerf does, and whether Kerf still may."""
-    found = await policies_in_force(look.transport)
-    in_force = [name for name in found if name.endswith(_ASSIGNMENTS)]  # and not the marker's
+async def admission_policy(look: CheckedCluster) -> AsyncIterator[Finding]:
+    """Check that the admission policy keeps pod authors from writing Kerf's annotations, and exempts Kerf."""
+    policies = await policies_in_force(look.transport)
+    in_force = [name for name in policies if name.endswith(_ASSIGNMENTS)]  # without the marker's
     if not in_force:
-        told = "is not installed: authors of pods can write what Kerf reads after a restart (SECURITY.md)"
-        yield note(told, look.installed.fix("admissionPolicy.enabled=true", _POLICY))
+        text = "is not installed: authors of pods can write what Kerf reads after a restart (SECURITY.md)"
+        yield note(text, look.installed.fix("admissionPolicy.enabled=true", _POLICY))
         return
     user = look.installed.user
     for name in in_force:
-        conditions = " ".join(item["expression"] for item in found[name].get("matchConditions") or ())
+        conditions = " ".join(item["expression"] for item in policies[name].get("matchConditions") or ())
         if user and f"'{user}'" not in conditions:
-            told = f"{name} does not exempt {user}: no pod is bound"
-            yield broken(told, f"add it to admissionPolicy.users of {name}")
+            text = f"{name} does not exempt {user}: no pod is bound"
+            yield broken(text, f"add it to admissionPolicy.users of {name}")
             return
     yield ok(f"in force: {names(in_force)}")

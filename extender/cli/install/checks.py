@@ -1,5 +1,5 @@
-"""The one list of checks, those of parts (`Face.checks`) among them: what `kerf install check` and `kerf doctor` look
-at, each those for which it has what they need. All of them only read."""
+"""The list of checks, including those of parts (`Face.checks`). `kerf install check` and `kerf doctor` each run those
+whose inputs they have. All checks are read-only."""
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -12,7 +12,7 @@ from extender.cli.install.running import certificate, reading, running, stopped
 from extender.cli.install.schedulers import configuration, control_plane, extender_order, kerf, kubernetes, version_skew
 from extender.core.faces import faces, named
 
-_UNSEEN: Final = "whether the queue's gate, its webhook and node agents are at work can't be seen"
+_UNSEEN: Final = "the queue's gate, its webhook and node agents can't be checked"
 
 _BEFORE: Final[tuple[Check[Any], ...]] = (
     Check("Kubernetes", Needs.CLUSTER, kubernetes),
@@ -35,7 +35,7 @@ _AFTER: Final[tuple[Check[Any], ...]] = (
 
 
 def checks_of(*needs: Needs) -> list[Check[Any]]:
-    """Those that need nothing but this."""
+    """The checks with one of these needs."""
     return [check for check in (*_BEFORE, *_of_parts(), *_AFTER) if check.needs in needs]
 
 
@@ -50,4 +50,4 @@ def _of_parts() -> Iterator[Check[Any]]:
 
 
 async def _not_loaded(why: str, look: Any) -> AsyncIterator[Finding]:
-    yield broken(f"its checks can't be loaded: {why}", "install the part's package again, or take it out")
+    yield broken(f"its checks can't be loaded: {why}", "reinstall the part's package, or remove it")

@@ -1,4 +1,4 @@
-"""What hands out GPUs in a cluster, and what tells of their load."""
+"""Checks device plugins, node labels about GPUs, GPU exporters and Prometheus."""
 
 import contextlib
 import time
@@ -11,7 +11,7 @@ import numpy as np
 
 from extender.cli.consoles import names
 from extender.cli.install.findings import Finding, broken, listed, note, ok
-from extender.cli.install.kerf import Look
+from extender.cli.install.kerf import CheckedCluster
 from extender.core.resources.nodes import LEFT_OUT_WORDS, LeftOut
 from extender.core.vendors.registry import GPU_RESOURCES, PARTITION_PREFIXES, VENDORS
 from extender.core.vendors.vendor import Installing
@@ -28,9 +28,9 @@ from extender.telemetry.sources.discovery import EXPORTER_SELECTORS, find_promet
 _HELM: Final = "helm upgrade --install"
 _INSTALLING: Final = [(vendor, vendor.installing) for vendor in VENDORS if vendor.installing]
 EXPORTER: Final = _INSTALLING[0][1].exporter_name
-"""What the check of telemetry is called."""
+"""Name of the telemetry check."""
 _OF_GKE: Final = "cloud.google.com/gke-"
-"""How labels of GKE's nodes begin, whether these have GPUs or not."""
+"""Prefix of labels on all GKE nodes."""
 _DAEMON_SETS: Final = "/apis/apps/v1/daemonsets"
 _CREDENTIALS: Final = ("username", "password_file", "bearer_token_file", "cert_file", "key_file", "headers")
 _PROMETHEUS: Final = (
@@ -39,8 +39,8 @@ _PROMETHEUS: Final = (
 )
 
 
-async def devices(look: Look) -> AsyncIterator[Finding]:
-    """Device plugins, or DRA drivers, what the nodes' labels tell of GPUs, and nodes of which nothing is given."""
+async def devices(look: CheckedCluster) -> AsyncIterator[Finding]:
+    """Check device plugins or DRA drivers, labels about GPUs, and nodes that offer none."""
     known = await _learn(look.transport)
     cluster = known.ledger.snapshot(time.monotonic())
     installed = cluster.gpu_model >= 0
@@ -48,13 +48,13 @@ async def devices(look: Look) -> AsyncIterator[Finding]:
     rows: list[int] = np.flatnonzero(installed.any(axis=1) & given).tolist()
     cut: list[int] = np.flatnonzero(cluster.mig_installed.any(axis=1) & ~installed.any(axis=1)).tolist()
     offering = {cluster.node_names[row] for row in (*rows, *cut)} | known.otherwise.keys()
-    unserved = [name for name in known.signed if name not in offering and not known.told.get(name)]
+    unserved = [name for name in known.signed if name not in offering and not known.faults.get(name)]
     for vendor, installing in _INSTALLING:
         if lost := [name for name in unserved if known.signed[name] == vendor.name]:
-            there = await _plugins_there(look.transport, installing)
-            remedy = _remedy([known.nodes[name] for name in lost], offering, there, installing)
+            installed_plugins = await _installed_plugins(look.transport, installing)
+            remedy = _remedy([known.nodes[name] for name in lost], offering, installed_plugins, installing)
             yield broken(f"nodes with {vendor.title} cards offer no GPUs: {names(lost)}", remedy)
-    for name, sentences in known.told.items():
+    for name, sentences in known.faults.items():
         useless = cluster.left_out[cluster.row_of[name]] in (LeftOut.UNREADABLE, LeftOut.NONE_HEALTHY)
         yield broken(f"{name}: {sentences}") if useless else note(f"{name}: {sentences}")
     if known.unread:
@@ -62,13 +62,14 @@ async def devices(look: Look) -> AsyncIterator[Finding]:
     for finding in _leftovers(known.left):
         yield finding
     if not offering:
-        if not unserved and not known.told:
+        if not unserved and not known.faults:
             installing = _INSTALLING[0][1]
-            there = await _plugins_there(look.transport, installing)
-            yield broken("no node offers GPUs", _remedy(list(known.nodes.values()), offering, there, installing))
+            installed_plugins = await _installed_plugins(look.transport, installing)
+            remedy = _remedy(list(known.nodes.values()), offering, installed_plugins, installing)
+            yield broken("no node offers GPUs", remedy)
         return
     parts = [f"{len(rows)} nodes offer GPUs"] if rows else []
-    parts += [f"{len(cut)} offer MIG devices alone"] if cut else []
+    parts += [f"{len(cut)} offer only MIG devices"] if cut else []
     parts += [f"{len(known.otherwise)} offer {names(sorted({*known.otherwise.values()}))}"] if known.otherwise else []
     yield ok(", ".join(parts))
     if not rows:
@@ -78,51 +79,51 @@ async def devices(look: Look) -> AsyncIterator[Finding]:
     for vendor, installing in _INSTALLING:
         theirs = [row for row in rows if VENDORS[cluster.vendor[row]] is vendor]
         if missing := [cluster.node_names[row] for row in sorted({*nameless, *sizeless} & {*theirs})]:
-            told = f"GPU model or memory is unknown, so pods that request either go elsewhere: {names(missing)}"
-            yield note(told, installing.discovery, what=installing.discovery_name)
+            text = f"GPU model or memory is unknown, so pods that request either go elsewhere: {names(missing)}"
+            yield note(text, installing.discovery, what=installing.discovery_name)
         elif theirs:
             yield ok("model and memory of all GPUs are known", what=installing.discovery_name)
 
 
 @dataclass(slots=True)
 class _Known:
-    """All nodes, with what they offer."""
+    """All nodes, and what they offer."""
 
     ledger: Ledger
     nodes: dict[str, objects.Node] = field(default_factory=dict)
     signed: dict[str, str] = field(default_factory=dict)
-    """Those that should offer GPUs, by their labels, and whose."""
-    told: dict[str, str] = field(default_factory=dict)
-    """Why nothing of a node's GPUs is given, or not all, by its name."""
+    """Vendor of nodes whose labels say that they have GPUs, by node."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """Why some or all of a node's GPUs are not allocated, by node."""
     left: dict[DevicePlugin, dict[str, str]] = field(default_factory=dict)
-    """What plugins that are gone have left on nodes of others, by the nodes' names."""
+    """Leftovers of removed plugins, by plugin and node."""
     otherwise: dict[str, str] = field(default_factory=dict)
-    """A resource of GPUs that a node offers, and that is not Kerf's to give."""
+    """A GPU resource that a node offers and Kerf does not allocate, by node."""
     unread: list[str] = field(default_factory=list)
-    """Nodes that are not as an API server should have them."""
+    """Nodes that can't be decoded."""
 
 
 async def learn(transport: Transport, ledger: Ledger) -> Page[objects.Node]:
-    """Have a ledger know what nodes and drivers offer, as Kerf reads them; returns the nodes.
+    """Fill a ledger with what nodes and drivers offer, and return the nodes.
 
-    Raises ClusterError, msgspec.DecodeError where nodes can't be listed.
+    Raises ClusterError, msgspec.DecodeError if nodes can't be listed.
     """
     for feed in (feed for stock in ledger.rows.stocks for feed in stock.feeds):
         with contextlib.suppress(ApiError, msgspec.DecodeError):  # most clusters have none
             for item in (await Lister(transport, feed.path, feed.kind).all()).items:
                 ledger.upsert_device(item)
-    found = await Lister(transport, NODES_PATH, objects.Node).all()
-    for node in found.items:
+    nodes = await Lister(transport, NODES_PATH, objects.Node).all()
+    for node in nodes.items:
         ledger.upsert_node(node)
-    return found
+    return nodes
 
 
 async def _learn(transport: Transport) -> _Known:
-    """All nodes with what they offer."""
+    """Read all nodes and what they offer."""
     known = _Known(Ledger(reservation_ttl_s=0.0))
-    found = await learn(transport, known.ledger)
-    known.unread += [node.name for node in found.unread]
-    for node in found.items:
+    nodes = await learn(transport, known.ledger)
+    known.unread += [node.name for node in nodes.unread]
+    for node in nodes.items:
         name, labels = node.metadata.name, node.metadata.labels or {}
         known.nodes[name] = node
         for vendor, installing in _INSTALLING:
@@ -133,38 +134,38 @@ async def _learn(transport: Transport) -> _Known:
             known.otherwise[name] = resource
         offer = known.ledger.rows.offer_of(name)
         if offer.left_out:
-            known.told[name] = "; ".join(offer.warnings) or LEFT_OUT_WORDS[offer.left_out]
+            known.faults[name] = "; ".join(offer.warnings) or LEFT_OUT_WORDS[offer.left_out]
         else:
-            for plugin, told in left_behind(node, plugin_of(node)).items():
-                known.left.setdefault(plugin, {})[name] = told
+            for plugin, text in left_behind(node, plugin_of(node)).items():
+                known.left.setdefault(plugin, {})[name] = text
     return known
 
 
 def _leftovers(left: Mapping[DevicePlugin, Mapping[str, str]]) -> Iterator[Finding]:
-    """What plugins that are gone have left, plugin by plugin; it takes nothing, and may mislead others."""
+    """A note for each removed plugin's leftovers, which Kerf ignores but which may mislead other tools."""
     for plugin, found in left.items():
-        told = f"a plugin that is gone has left something behind, which does not count: {next(iter(found.values()))}"
+        text = f"leftovers of a removed plugin, which are ignored: {next(iter(found.values()))}"
         keys = " ".join(f"{key}-" for key in plugin.leftovers)
         fix = f"kubectl annotate node NODE {keys}" if keys else ""
-        yield note(f"{told}: {names(list(found))}", fix)
+        yield note(f"{text}: {names(list(found))}", fix)
 
 
 def _is_others(resource: str) -> bool:
-    """Whether a resource is of GPUs, for virtual machines or by a plugin that Kerf does not serve."""
+    """Whether a GPU resource is for virtual machines or of a plugin that Kerf does not support."""
     given = {*GPU_RESOURCES, *(name for plugin in plugins() for name in plugin.resources)}
     others = tuple(prefix for _, installing in _INSTALLING for prefix in installing.others)
     return resource not in given and resource.startswith(others) and not resource.startswith(PARTITION_PREFIXES)
 
 
-async def _plugins_there(transport: Transport, installing: Installing) -> list[str]:
-    """DaemonSets of a vendor's device plugins, as NAMESPACE/NAME; none where they can't be read."""
+async def _installed_plugins(transport: Transport, installing: Installing) -> list[str]:
+    """DaemonSets of a vendor's device plugins, as NAMESPACE/NAME; empty if they can't be read."""
     try:
-        found = await listed(transport, _DAEMON_SETS)
+        daemon_sets = await listed(transport, _DAEMON_SETS)
     except (ClusterError, msgspec.DecodeError):
         return []
     return [
         f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-        for item in found
+        for item in daemon_sets
         if any(
             installing.plugins.search(str(container.get("image", "")))
             for container in item["spec"]["template"]["spec"].get("containers") or ()
@@ -173,28 +174,30 @@ async def _plugins_there(transport: Transport, installing: Installing) -> list[s
 
 
 def _remedy(
-    nodes: Sequence[objects.Node], offering: Collection[str], there: Sequence[str], installing: Installing
+    nodes: Sequence[objects.Node], offering: Collection[str], plugins: Sequence[str], installing: Installing
 ) -> str:
-    """What helps nodes that should offer GPUs: a device plugin, unless somebody else's is there already.
+    """The fix for nodes that should offer GPUs: install a device plugin, unless one is there already.
 
-    `there` are the DaemonSets of such."""
+    `plugins` are the DaemonSets of device plugins."""
     labels = [node.metadata.labels or {} for node in nodes]
     if any(key.startswith(_OF_GKE) for found in labels for key in found):
-        return "GKE has a device plugin of its own, which waits for the driver: kubectl get pods -n kube-system -o wide"
+        return "GKE runs its own device plugin, which waits for the driver: kubectl get pods -n kube-system -o wide"
     if installing.operator_label and any(installing.operator_label in found for found in labels):
         pods = f"kubectl get pods -A -l app={installing.operator_pods} -o wide"
-        return f"the GPU operator has a device plugin of its own: {pods}"
-    if there:
-        namespace, _, name = there[0].partition("/")
+        return f"the GPU operator runs its own device plugin: {pods}"
+    if plugins:
+        namespace, _, name = plugins[0].partition("/")
         why = f"kubectl -n {namespace} describe daemonset {name}"
-        return f"{why}    # a device plugin is there, {names(there)}: see its node selector, taints, and the driver"
+        return (
+            f"{why}    # a device plugin is installed, {names(plugins)}: check its node selector, taints and the driver"
+        )
     if offering:
-        return "a device plugin serves other nodes: see its pods here, node selectors and taints"
+        return "a device plugin serves other nodes: check its pods, node selectors and taints here"
     return installing.plugin
 
 
-async def telemetry(look: Look) -> AsyncIterator[Finding]:
-    """Exporters, and a Prometheus that has their metrics."""
+async def telemetry(look: CheckedCluster) -> AsyncIterator[Finding]:
+    """Check GPU exporters, and find a Prometheus."""
     settings = look.installed.settings.telemetry
     if settings.source == "off":
         yield ok("is off (telemetry.source)", what="telemetry")
@@ -212,27 +215,27 @@ async def telemetry(look: Look) -> AsyncIterator[Finding]:
         if nodes:
             yield ok(f"{name} on {len(set(nodes) - {None})} nodes", what=installing.exporter_name)
         else:
-            told = f"no {name} pod: GPU load is unknown, policies that observe rank by bookings"
-            yield note(told, installing.exporter, what=installing.exporter_name)
+            text = f"no {name} pod: GPU load is unknown, so policies that use it rank by bookings"
+            yield note(text, installing.exporter, what=installing.exporter_name)
     yield replace(await _prometheus(look, settings), what="Prometheus")
 
 
-async def _prometheus(look: Look, settings: TelemetrySettings) -> Finding:
+async def _prometheus(look: CheckedCluster, settings: TelemetrySettings) -> Finding:
     if address := settings.url or settings.exporters or settings.addresses:
         return ok(f"configured: {address}; `kerf doctor` reads it")
     own = look.installed.namespace or look.installed.settings.leader_election.namespace
-    found = await find_prometheus(look.transport, {*settings.namespaces, own})
-    if found.addresses and any(getattr(settings, name) for name in _CREDENTIALS):
-        address = found.addresses[0]
-        told = f"found: {address}; telemetry's credentials and headers are sent only to a configured address"
-        return note(told, f"set config.telemetry.url={address}, if you trust it")
-    if found.addresses:
-        return ok(f"found: {found.addresses[0]}; `kerf doctor` reads it")
-    if found.passed_over:
-        told = f"looks like one, in a namespace that telemetry.namespaces does not name: {', '.join(found.passed_over)}"
-        return note(told, f"set config.telemetry.url={found.passed_over[0]}, if it is yours")
-    told = found.fault or "no Service looks like Prometheus"
-    return note(told, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
+    prometheus = await find_prometheus(look.transport, {*settings.namespaces, own})
+    if prometheus.addresses and any(getattr(settings, name) for name in _CREDENTIALS):
+        address = prometheus.addresses[0]
+        text = f"found: {address}; telemetry's credentials and headers are sent only to a configured address"
+        return note(text, f"set config.telemetry.url={address}, if you trust it")
+    if prometheus.addresses:
+        return ok(f"found: {prometheus.addresses[0]}; `kerf doctor` reads it")
+    if passed_over := prometheus.passed_over:
+        text = "a Service looks like Prometheus, but its namespace is not in telemetry.namespaces: "
+        return note(text + ", ".join(passed_over), f"set config.telemetry.url={passed_over[0]}, if it is yours")
+    text = prometheus.fault or "no Service looks like Prometheus"
+    return note(text, f"{_PROMETHEUS}    # or configure one: config.telemetry.url")
 
 
 def _is_named(pod: Mapping[str, Any], names: Sequence[str]) -> bool:

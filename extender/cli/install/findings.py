@@ -1,4 +1,4 @@
-"""Checks and what they find: one row for each check, one form for all findings, one way to run and to print them."""
+"""Checks and their findings, and how they are run and printed."""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -27,66 +27,66 @@ class Verdict(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Works, less well than it could; or could not be looked at."""
+    """Works, but less well than it could; or could not be checked."""
     BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """A result of a check."""
 
     what: str
-    """The check's name where that is empty."""
+    """Subject; if empty, the check's name."""
     verdict: Verdict
     told: str
     fix: str = ""
-    """A command, or what to write where."""
+    """A command, or a change to make."""
 
 
 def ok(told: str, what: str = "") -> Finding:
-    """What is as it should be."""
+    """A finding that all is well."""
     return Finding(what, Verdict.OK, told)
 
 
 def note(told: str, fix: str = "", what: str = "") -> Finding:
-    """What works less well than it could."""
+    """A finding that something works less well than it could."""
     return Finding(what, Verdict.NOTE, told, fix)
 
 
 def broken(told: str, fix: str = "", what: str = "") -> Finding:
-    """What does not work."""
+    """A finding that something does not work."""
     return Finding(what, Verdict.BROKEN, told, fix)
 
 
 class Needs(StrEnum):
-    """What a check looks at."""
+    """The input that a check needs."""
 
     CLUSTER = "cluster"
-    """An API server that an administrator asks: a `Look`."""
+    """An API server accessed as administrator: a `Look`."""
     SETTINGS = "settings"
-    """What Kerf's settings name, from where it runs: a `Site`."""
+    """Kerf's settings, and access to what they name: a `KerfView`."""
     SERVER = "server"
-    """A Kerf that runs: what it has said at a `Site`."""
+    """The answers of a running Kerf, in a `KerfView`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[T]):
-    """One row of the list."""
+    """One check."""
 
     name: str
     needs: Needs
     find: Callable[[T], AsyncIterator[Finding]]
-    """Raises ClusterError, msgspec.DecodeError for what it may not see."""
+    """Yields findings. Raises ClusterError, msgspec.DecodeError for what it can't read."""
     unread: str = "can't be read"
-    """How that is told, "" where it is not."""
+    """Message in that case, "" for no finding."""
     fix: str = "run this as an administrator"
-    """What helps then."""
+    """Fix in that case."""
     blind: Verdict = Verdict.NOTE
-    """How much that matters."""
+    """Verdict in that case."""
 
 
 async def findings_of(checks: Iterable[Check[T]], given: T) -> list[Finding]:
-    """All findings of some checks, in their order."""
+    """All findings of some checks, in order."""
     findings: list[Finding] = []
     for check in checks:
         try:
@@ -99,13 +99,13 @@ async def findings_of(checks: Iterable[Check[T]], given: T) -> list[Finding]:
 
 
 def finish(findings: Iterable[Finding]) -> None:
-    """End the command: with status 1 if something is broken."""
+    """Exit with status 1 if something is broken."""
     if any(finding.verdict is Verdict.BROKEN for finding in findings):
         raise typer.Exit(FAILED)
 
 
 def print_findings(findings: Iterable[Finding], console: Console) -> None:
-    """A line for each, and one for what helps."""
+    """Print each finding, followed by its fix."""
     for finding in findings:
         console.print(f"{_SIGNS[finding.verdict]}  [bold]{finding.what}[/bold]: {escape(finding.told)}", soft_wrap=True)
         if finding.fix:
@@ -113,7 +113,6 @@ def print_findings(findings: Iterable[Finding], console: Console) -> None:
 
 
 async def listed(transport: Transport, path: str, selector: str = "", fields: str = "") -> list[dict[str, Any]]:
-    """Objects at a path, those that a label selector and a field selector choose. Raises ClusterError,
-    msgspec.DecodeError."""
+    """Objects at a path that match a label selector and a field selector. Raises ClusterError, msgspec.DecodeError."""
     query = {name: value for name, value in (("labelSelector", selector), ("fieldSelector", fields)) if value}
     return (await Lister(transport, path, dict[str, Any], query).all()).items

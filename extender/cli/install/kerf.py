@@ -1,4 +1,4 @@
-"""A cluster that is looked at, and the Kerf in it: by the chart, install.yaml or as static pods."""
+"""The cluster to check, and the Kerf installed in it: by the chart, by install.yaml or as static pods."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,37 +19,37 @@ CHART: Final = "manifests/helm/kerf"
 DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
 SERVICE_ACCOUNTS: Final = "system:serviceaccount:"
 _SCHEDULERS: Final = "component=kube-scheduler"
-"""kubeadm's label, and that of whoever runs it as a static pod."""
+"""The label of kube-scheduler's static pods, set by kubeadm."""
 _SCHEDULER_PODS: Final = "/api/v1/namespaces/kube-system/pods"
 _KUBECONFIGS: Final = {"/etc/kubernetes/scheduler.conf": "system:kube-scheduler"}
-"""As whom a static pod speaks, by the file that it is given."""
+"""User of a static pod, by its kubeconfig file."""
 
 Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A Kerf in the cluster; without a name, that there is none."""
+    """The Kerf in the cluster; without a name, none is installed."""
 
     name: str = ""
     namespace: str = ""
     user: str = ""
-    """As whom it speaks to the API server, "" where that can't be told."""
+    """Its user at the API server, "" if unknown."""
     scheduler_image: str = ""
-    """"" where no kube-scheduler runs beside it."""
+    """Image of the kube-scheduler in its pod, "" if there is none."""
     ready: int = 0
     settings: Settings = field(default_factory=Settings.model_construct)
     scheduler: Mapping[str, Any] | None = None
     others: Sequence[str] = ()
-    """More Deployments of Kerf, as NAMESPACE/NAME."""
+    """Other Deployments of Kerf, as NAMESPACE/NAME."""
     static: Sequence[Pod] = ()
-    """Kerf's static pods, also beside a Deployment."""
+    """Kerf's static pods, with or without a Deployment."""
     is_static: bool = False
-    """Whether there is no Deployment."""
+    """Whether there are static pods and no Deployment."""
 
     @property
     def mode(self) -> str:
-        """The chart's `mode`, or "static pod"; "" where there is none."""
+        """The chart's `mode`, or "static pod"; "" if none is installed."""
         if self.is_static or not self.name:
             return "static pod" if self.is_static else ""
         if self.scheduler is not None:
@@ -58,7 +58,7 @@ class Installed:
 
     @property
     def upgrade(self) -> str:
-        """The command that installs the chart's objects again, with a change to be added."""
+        """The command that upgrades the chart, to which changes can be appended."""
         return f"helm upgrade {self.name} {CHART} --namespace {self.namespace} --reset-then-reuse-values"
 
     @property
@@ -67,42 +67,39 @@ class Installed:
         return "" if self.is_static else self.user.removeprefix(SERVICE_ACCOUNTS).replace(":", "/")
 
     def fix(self, value: str, manifest: str) -> str:
-        """How to get what a value of the chart brings: a command, unless no manifest brings it."""
+        """How to apply a value of the chart, or the manifest with the same effect."""
         if self.name and not self.is_static:
             return f"{self.upgrade} --set {value}"
         if manifest == BY_CHART:
-            return f"give it by a role of your own, as {manifest} does"
+            return f"grant it with a role of your own, as in {manifest}"
         return f"kubectl apply -f {manifest}"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A cluster as an administrator sees it."""
+class CheckedCluster:
+    """A cluster, accessed as administrator."""
 
     transport: Transport
     version: Mapping[str, Any]
-    """What its API server says of itself."""
+    """The answer of the API server's /version."""
     installed: Installed = field(default_factory=Installed)
     account: str = ""
-    """NAMESPACE/NAME of the service account whose rights are looked at, "" for the found Kerf's."""
+    """NAMESPACE/NAME of the service account to check, "" for the installed Kerf's."""
     fault: str = ""
-    """Why what is installed can't be read, "" where it can."""
+    """Why the installation can't be read, "" if it can."""
 
 
-async def look_at(transport: Transport, account: str = "") -> Look:
-    """A cluster. Raises ClusterError where it is none that can be looked at."""
+async def look_at(transport: Transport, account: str = "") -> CheckedCluster:
+    """Read a cluster's version and the installed Kerf. Raises ClusterError if the API server fails."""
     version = ANY.decode(await transport.get("/version"))
     try:
-        return Look(transport, version, await find_kerf(transport), account)
+        return CheckedCluster(transport, version, await find_kerf(transport), account)
     except (ClusterError, msgspec.DecodeError) as error:
-        return Look(transport, version, account=account, fault=str(error))
+        return CheckedCluster(transport, version, account=account, fault=str(error))
 
 
 async def find_kerf(transport: Transport) -> Installed:
-    """The Kerf that is installed, a Deployment's where there are static pods too.
-
-    Raises ClusterError, msgspec.DecodeError.
-    """
+    """The installed Kerf; a Deployment takes precedence over static pods. Raises ClusterError, msgspec.DecodeError."""
     deployments = await listed(transport, DEPLOYMENTS, KERF)
     static = [item for item in await listed(transport, PODS_PATH, KERF) if _is_static(item)]
     if deployments:
@@ -137,12 +134,12 @@ async def _deployed(transport: Transport, deployments: Sequence[Mapping[str, Any
 
 
 async def scheduler_pods(transport: Transport) -> list[dict[str, Any]]:
-    """Pods of kube-scheduler in kube-system. Raises ClusterError, msgspec.DecodeError."""
+    """kube-scheduler's pods in kube-system. Raises ClusterError, msgspec.DecodeError."""
     return await listed(transport, _SCHEDULER_PODS, _SCHEDULERS)
 
 
 def _is_static(pod: Pod) -> bool:
-    """Whether a pod is what a kubelet shows of a static one."""
+    """Whether a pod is the mirror pod of a static pod."""
     metadata, node = pod["metadata"], node_of(pod)
     owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or ()]
     named = bool(node) and metadata["name"].endswith(f"-{node}")
@@ -155,12 +152,12 @@ def node_of(pod: Pod) -> str:
 
 
 def option(pod: Pod, name: str) -> str:
-    """What a pod's programs are given as `--name`, "" for nothing."""
+    """The value of `--name` on the command lines of a pod, "" if it is not set."""
     return next((value for container in _containers(pod) for value in _options(container, name)), "")
 
 
 def _settings_of(pod: Pod) -> Settings:
-    """What a pod's variables and arguments set; a file of settings on its host can't be read."""
+    """Settings from a pod's variables and arguments; a settings file on its host can't be read."""
     containers = _containers(pod)
     variables = [one for container in containers for one in container.get("env") or () if "value" in one]
     assignments = [assignment for container in containers for assignment in _options(container, "set")]
@@ -182,9 +179,9 @@ def _options(container: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def mapping_of(text: str) -> Mapping[str, Any] | None:
-    """A YAML file's mapping, None where it is none."""
+    """The mapping of a YAML text, None if it is not a mapping."""
     try:
-        found = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except yaml.YAMLError:
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None

@@ -1,4 +1,4 @@
-"""How a Kerf works: what it reads by its settings, what has stopped without a word, and what it says itself."""
+"""Checks how Kerf works: what its settings let it read, what has silently stopped, and what it reports itself."""
 
 import os
 import time
@@ -36,9 +36,9 @@ from extender.telemetry.status import State, passed_over_reason, unmatched_reaso
 _MAX_NAMED: Final = 3
 _MAX_SILENT: Final = 20
 _SAID_WITHIN_S: Final = 60.0
-"""A queue writes on a pod that waits why it does."""
+"""Time within which the queue annotates a pod with why it waits, in seconds."""
 _LEADS_WITHIN_S: Final = 30.0
-"""Somebody else has begun to lead by then, and clocks differ."""
+"""Time within which a standby takes over, including clock skew, in seconds."""
 _NOT_FOUND, _UNAVAILABLE = 404, 503
 _NO_CONNECTION: Final = "no connection"
 _RANK: Final = ("mode", "served", "reason", "auto", "evidence")
@@ -46,28 +46,28 @@ _lease_decoder: Final = Decoder(Lease)
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where a Kerf with some settings would run."""
+class KerfView:
+    """What a Kerf with some settings can read."""
 
     settings: Settings
     transport: Transport
     now: datetime
     ledger: Ledger = field(default_factory=lambda: Ledger(reservation_ttl_s=0.0))
     observer: Observer | None = None
-    """What has read telemetry once, None where that is off."""
+    """The observer after one refresh of telemetry, None if telemetry is off."""
     unread: Sequence[str] = ()
     """Sentences about nodes that can't be read."""
     said: Sequence[str] = ()
-    """What a Kerf that runs has to say of itself."""
+    """Faults that a running Kerf reports."""
 
     @property
     def telemetry(self) -> dict[str, Any]:
-        """What was read, as `GET /telemetry` tells it."""
+        """The state of telemetry, as in `GET /telemetry`."""
         return describe(self.observer, OwnerUsage(self.ledger)) | ({} if self.observer else {"nodes": {}})
 
 
-async def site_of(settings: Settings, transport: Transport, said: Sequence[str] = ()) -> Site:
-    """A site where telemetry is read once."""
+async def site_of(settings: Settings, transport: Transport, said: Sequence[str] = ()) -> KerfView:
+    """Read nodes and telemetry once."""
     ledger = Ledger(
         reservation_ttl_s=settings.decisions.reservation_ttl_s,
         model_aliases=settings.models.aliases,
@@ -77,20 +77,20 @@ async def site_of(settings: Settings, transport: Transport, said: Sequence[str] 
         try:
             ledger.arrays.observe(observer.wanted.times)
             try:
-                found = await learn(transport, ledger)
-                unread += [f"node {node.name} can't be read" for node in found.unread]
-                for node in found.items:
+                nodes = await learn(transport, ledger)
+                unread += [f"node {node.name} can't be read" for node in nodes.unread]
+                for node in nodes.items:
                     observer.node_changed(None, node)
             except (ClusterError, msgspec.DecodeError) as error:
                 unread.append(f"nodes can't be listed: {error}")
             await observer.round()
         finally:
             await observer.stop()
-    return Site(settings, transport, datetime.now(UTC), ledger, observer, unread, said)
+    return KerfView(settings, transport, datetime.now(UTC), ledger, observer, unread, said)
 
 
-def _faults(site: Site) -> Iterator[str]:
-    """What was not as it should be, one sentence each."""
+def _faults(site: KerfView) -> Iterator[str]:
+    """A sentence for each fault of telemetry."""
     if site.observer is None:
         yield "telemetry is off (setting telemetry.source)"
         return
@@ -103,7 +103,7 @@ def _faults(site: Site) -> Iterator[str]:
             "telemetry.namespaces; exporters can be read directly (telemetry.exporters)"
         )
         yield from passed_over_reason(status)
-    yield from (f"{fault}; the next is asked" for fault in status.report.given_up.values())
+    yield from (f"{fault}; trying the next" for fault in status.report.given_up.values())
     yield from status.doubts
     yield from unmatched_reason(status)
     if status.num_gpus > status.num_gpus_matched and not status.unmatched:
@@ -117,8 +117,8 @@ def _faults(site: Site) -> Iterator[str]:
     yield from (f"{name}: {count} invalid samples" for name, count in status.report.refused.items())
 
 
-async def reading(site: Site) -> AsyncIterator[Finding]:
-    """What the refresh met, and where the same can be asked so that Services are reached."""
+async def reading(site: KerfView) -> AsyncIterator[Finding]:
+    """Check telemetry; if Services can't be reached from here, suggest the command to run in the cluster."""
     faults = list(_faults(site))
     for fault in faults:
         yield broken(fault)
@@ -129,17 +129,17 @@ async def reading(site: Site) -> AsyncIterator[Finding]:
         for deployment in (await listed(site.transport, DEPLOYMENTS, KERF))[:1]:
             namespace, name = (str(deployment["metadata"][key])[:253] for key in ("namespace", "name"))
     except (ClusterError, msgspec.DecodeError):
-        pass  # who may not list them may still read the rest
+        pass  # the hint then has placeholders
     command = f"kubectl -n {namespace} exec deploy/{name} -c kerf -- kerf doctor"
-    yield note(f"Services are seldom reached from outside their cluster; from inside: {command}")
+    yield note(f"Services can rarely be reached from outside the cluster; from inside: {command}")
 
 
-async def certificate(site: Site) -> AsyncIterator[Finding]:
-    """A certificate that ends and was not renewed."""
+async def certificate(site: KerfView) -> AsyncIterator[Finding]:
+    """Check for a certificate that expires and was not renewed."""
     path = site.settings.server.tls_cert_file
     if path is None or not path.exists():
         return
-    from extender.server.validity import Validity  # and with it a library of 10 MB
+    from extender.server.validity import Validity  # imports a library of 10 MB
 
     try:
         fault = Validity.of(path.read_bytes()).fault(site.now)
@@ -149,31 +149,31 @@ async def certificate(site: Site) -> AsyncIterator[Finding]:
         yield broken(f"certificate {path} {fault}")
 
 
-async def stopped(site: Site) -> AsyncIterator[Finding]:
-    """What stops without a word: gates that nobody opens, a webhook that pods pass, node agents."""
+async def stopped(site: KerfView) -> AsyncIterator[Finding]:
+    """Check for what stops silently: gates that are not removed, pods that bypass the webhook, node agents."""
     try:
         pods = (
             await Lister(site.transport, PODS_PATH, Pod, {"fieldSelector": PENDING_PODS.field_selector}).all()
         ).items
         pods = [pod for pod in pods if not pod.spec.node_name and not pod.finished]
         if gated := [pod for pod in pods if is_gated(pod)]:
-            for told in await _gates(site, gated):
-                yield broken(told)
-        for told in await _passed(site.transport, pods):
-            yield broken(told)
+            for text in await _gates(site, gated):
+                yield broken(text)
+        for text in await _passed(site.transport, pods):
+            yield broken(text)
         for name in await _silent_agents(site.transport):
-            yield broken(f"node {name}: its agent has stopped, and its report is not kept up to date")
+            yield broken(f"node {name}: its agent has stopped, so its report may be out of date")
     except ApiError as error:
-        if error.status != _NOT_FOUND:  # else it is no API server that has pods
+        if error.status != _NOT_FOUND:  # else the server has no pods API
             raise
 
 
-async def _gates(site: Site, gated: Sequence[Pod]) -> list[str]:
+async def _gates(site: KerfView, gated: Sequence[Pod]) -> list[str]:
     now = site.now.timestamp()
     old = [pod for pod in gated if now - unix_time(pod.metadata.creation_timestamp) > _SAID_WITHIN_S]
-    if unsaid := [pod for pod in old if SKIPPED not in (pod.metadata.annotations or {})]:
-        held = f"{_named(unsaid)} behind the gate kerf.dev/queue"
-        return [f"{held}, and no queue says why: it is off (queue.enabled), or nothing of Kerf runs"]
+    if unexplained := [pod for pod in old if SKIPPED not in (pod.metadata.annotations or {})]:
+        held = f"{_named(unexplained)} behind the gate kerf.dev/queue"
+        return [f"{held}, and no queue reports why: the queue is off (queue.enabled), or Kerf is not running"]
     election, held = site.settings.leader_election, f"{_named(gated)} behind the gate kerf.dev/queue"
     if not election.lease_name:
         return []
@@ -183,11 +183,11 @@ async def _gates(site: Site, gated: Sequence[Pod]) -> list[str]:
     except ApiError as error:
         if error.status != _NOT_FOUND:
             raise
-        return [f"{held}, and nobody leads: there is no Lease {lease}"]
+        return [f"{held}, and Kerf has no leader: there is no Lease {lease}"]
     age_s = now - unix_time(spec.renew_time)
     if spec.holder_identity and age_s <= max(2 * election.duration_s, _LEADS_WITHIN_S):
         return []
-    return [f"{held}, and nobody leads: Lease {lease} was renewed {age_s:.0f} s ago"]
+    return [f"{held}, and Kerf has no leader: Lease {lease} was renewed {age_s:.0f} s ago"]
 
 
 async def _passed(transport: Transport, pods: Sequence[Pod]) -> list[str]:
@@ -201,12 +201,12 @@ async def _passed(transport: Transport, pods: Sequence[Pod]) -> list[str]:
     passed = PassedPods(namespaces, lambda: True, lambda: "", None)
     for pod in pods:
         passed.changed(None, pod)
-    who = list(passed.passed.values())
-    return [f"{_named(who)}, and {passed.why(who[0].metadata.uid)}"] if who else []
+    bypassing = list(passed.passed.values())
+    return [f"{_named(bypassing)}, and {passed.why(bypassing[0].metadata.uid)}"] if bypassing else []
 
 
 async def _silent_agents(transport: Transport) -> Sequence[str]:
-    """Nodes with a report, and no agent that keeps it up to date."""
+    """Nodes with an agent's report but no running agent."""
     nodes, pods = Cache[Node, Node](lambda node: node), Cache[Pod, Pod](lambda pod: pod)
     reporters, selector = Reporters(nodes, pods), {"labelSelector": "=".join(AGENT_LABELS)}
     for node in (await Lister(transport, NODES_PATH, Node).all()).items:
@@ -223,23 +223,23 @@ def _named(pods: Sequence[Pod]) -> str:
     return f"{'pod' if one else 'pods'} {names([pod.key for pod in pods], _MAX_NAMED)} {'waits' if one else 'wait'}"
 
 
-async def running(site: Site) -> AsyncIterator[Finding]:
-    """What a Kerf that runs has to say of itself."""
+async def running(site: KerfView) -> AsyncIterator[Finding]:
+    """Pass on the faults that a running Kerf reports."""
     for fault in site.said:
         yield broken(fault)
 
 
-def asked(kerf: Kerf) -> tuple[dict[str, Any] | None, list[str]]:
-    """What ranks nodes in a Kerf that runs, None where it does not say; and what is wrong with that, why it decides
-    nothing, or what works less well. Ends the command where there is none."""
+def ask_running(kerf: Kerf) -> tuple[dict[str, Any] | None, list[str]]:
+    """The rank of a running Kerf, None if it reports none; and sentences about faults of the rank, why it decides
+    nothing, or what is degraded. Exits if no Kerf answers."""
     try:
-        told = kerf.ask("/model")
+        model = kerf.ask("/model")
     except AnswerError as error:
         return None, [f"GET /model: {error.detail}"]
-    faults = told["fault"], told["evidence"] and told["evidence"]["fault"]
+    faults = model["fault"], model["evidence"] and model["evidence"]["fault"]
     said = [f"rank: {fault}" for fault in faults if fault]
     try:
         said += [str(fault) for fault in kerf.ask("/readyz").get("degraded", ())]
     except AnswerError as error:
-        said += [f"it decides nothing: {error}"] if error.status == _UNAVAILABLE else []
-    return {name: told[name] for name in _RANK}, said
+        said += [f"it makes no decisions: {error}"] if error.status == _UNAVAILABLE else []
+    return {name: model[name] for name in _RANK}, said

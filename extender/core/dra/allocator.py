@@ -1,22 +1,16 @@
-"""Which devices of a node claims get: an exact search, and of what is possible that which leaves most.
+"""Allocation of a node's devices to a pod's claims, by exact search.
 
-Possible is what kube-scheduler's allocator finds possible (1.37.2, `dynamic-resource-allocation/structured`); the
-choice among it is Kerf's: the earliest alternatives of requests, then the least loss of worth, then devices that are
-together, then the first ones.
+Valid allocations are those of kube-scheduler's allocator (1.37.2, `dynamic-resource-allocation/structured`). Among them
+Kerf prefers the earliest alternatives of requests, then the least loss of worth, then devices on one PCIe root or NUMA
+node, then the first devices.
 
-Which devices meet a set of demands at the least loss: groups of devices one after the other, states of demand met.
+The search is a dynamic program over groups of devices. After each group, a table holds the cheapest way to each state:
+the remaining demands and, under constraints, the values in use. Equal groups offer the same ways, so that many GPUs
+make few states: 16 partitions of 8 GPUs have 17.
 
-After each group there is a table of what may still be needed: for each rest of the demands (and, under constraints,
-the values that are in use) the cheapest way to have come to it. Groups that are alike offer the same ways, so that
-many GPUs make few states: 16 partitions of 8 GPUs have 17.
-
-What a pod's claims get on a node.
-
-Allocations that are remembered: nodes that are alike in all that a pod's claims can tell are searched once.
-
-Alike are nodes whose devices come in the same order with the same partitions, counters and capacities, equal in what
-the selectors read, whose constraints' attributes are equal in the same places, and of which the same is taken. Names
-and UUIDs do not count unless a selector reads them.
+`Allocations` caches results by node state. Nodes are equal if their devices match in order, partitions, counters,
+capacities, what the selectors read, which devices share values of constrained attributes, and what is allocated. Names
+and UUIDs don't count unless a selector reads them.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -24,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from extender.core.dra.asks import DevicesAsked, Fault
+from extender.core.dra.asks import DeviceClaims, Fault
 from extender.core.dra.devices import Device, Inventory, NodeDevices, Taking
 from extender.core.dra.packing import (
     GPU,
@@ -62,17 +56,17 @@ from extender.core.dra.slots import (
     typed_value,
 )
 
-_Thing = TypeVar("_Thing")
+_Value = TypeVar("_Value")
 
 _LINK: Final = "resource.kubernetes.io/pcieRoot"
 _NUMA: Final = ("numaNode", "numa")
 _State = tuple[tuple[int, ...], Values]
-"""(D,) devices that are still needed, and the values in use under each constraint."""
+"""(D,) devices still needed, and the values in use under each constraint."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """A way for a group, and what was chosen before."""
+    """A linked list of the ways chosen so far, last group first."""
 
     group: Group
     way: Way
@@ -89,14 +83,14 @@ _Offer = tuple[Group, tuple[Way, ...]]
 
 
 def _cheapest(asked: Asked, offers: Sequence[_Offer], steps: Steps) -> tuple[int, _Chosen | None] | None:
-    """The cost of the cheapest choice of ways that meets all demands, and the choice. None when there is none.
+    """The cost of the cheapest ways that meet all demands, and these ways; None if there are none.
 
-    Of equals that which takes the first devices. Raises SearchLimit.
+    Ties break by the first devices. Raises SearchLimit.
     """
     needed = tuple(demand.count for demand in asked.demands)
     offers = _useful(offers, sum(needed))
     supply = _supply(offers, len(needed))
-    effort = 1 + len(needed) // 4  # of trying one way
+    effort = 1 + len(needed) // 4  # steps per way
     start: _State = needed, tuple(frozenset[Typed]() for _ in asked.values)
     table: dict[_State, tuple[int, _Chosen | None]] = {start: (0, None)} if _met(needed, supply[0]) else {}
     for number, (group, ways) in enumerate(offers):
@@ -118,9 +112,9 @@ def _cheapest(asked: Asked, offers: Sequence[_Offer], steps: Steps) -> tuple[int
 def _closest(
     asked: Asked, inventory: Inventory, offers: Sequence[_Offer], found: tuple[int, _Chosen | None], steps: Steps
 ) -> _Chosen | None:
-    """Of the choices that cost as little as the one found, one whose devices are together; the one found where none is.
+    """Among choices of equal cost, one whose devices are on one PCIe root, else on one NUMA node, else `found`.
 
-    Together is on one PCIe root, or else one NUMA node: of several that which has least besides.
+    Of several roots or nodes, the one with the fewest groups wins.
     """
     cost, chosen = found
     groups = [group for group, _ in chosen or ()]
@@ -146,18 +140,18 @@ def _closest(
 
 
 def _useful(offers: Sequence[_Offer], needed: int) -> list[_Offer]:
-    """The offers without those that can't count: of equal ones at most as many as devices are needed."""
-    seen: dict[int, int] = {}
+    """The offers without empty ones, and at most `needed` equal ones."""
+    num_equal: dict[int, int] = {}
     useful = []
     for group, ways in offers:
-        seen[id(ways)] = seen.get(id(ways), 0) + 1
-        if ways and seen[id(ways)] <= needed:
+        num_equal[id(ways)] = num_equal.get(id(ways), 0) + 1
+        if ways and num_equal[id(ways)] <= needed:
             useful.append((group, ways))
     return useful
 
 
 def _supply(offers: Sequence[_Offer], num_demands: int) -> list[tuple[int, ...]]:
-    """(offers + 1, D) the most that each demand can get from an offer on."""
+    """(offers + 1, D) most devices that each demand can get from this and later offers."""
     supply = [(0,) * num_demands]
     for _, ways in reversed(offers):
         most = [max(way.given[demand] for way in ways) for demand in range(num_demands)]
@@ -170,7 +164,7 @@ def _met(needed: Sequence[int], supply: Sequence[int]) -> bool:
 
 
 def _reached(asked: Asked, state: _State, way: Way) -> _State | None:
-    """What is needed after taking a way, None where it gives too much or the constraints are against it."""
+    """The state after taking a way, None where it gives too much or violates a constraint."""
     needed, values = state
     left = tuple(need - given for need, given in zip(needed, way.given, strict=True))
     if min(left) < 0:
@@ -186,7 +180,7 @@ def _reached(asked: Asked, state: _State, way: Way) -> _State | None:
 
 
 def _link(inventory: Inventory, group: Group, attribute: str) -> Typed | None:
-    """What the devices of a group are linked to, None where that is not the same for all."""
+    """The attribute's common value of a group's devices, None if it differs or is missing."""
     links = {_linked(inventory.devices[index], attribute) for index in group.members}
     return links.pop() if len(links) == 1 else None
 
@@ -197,54 +191,54 @@ def _linked(device: Device, attribute: str) -> Typed | None:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A device that a request gets."""
+    """A device allocated to a request."""
 
     request: str
     """Name of the request, or `request/subrequest`."""
     taking: Taking
     admin: bool = False
-    """Whether it is given to look only, and stays free."""
+    """Whether it is for admin access and stays free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a pod's claims get on a node."""
+    """The devices that a pod's claims get on a node."""
 
     claims: tuple[tuple[Given, ...], ...]
-    """Of each claim asked for, in that order."""
+    """The devices of each claim, in the order of the claims."""
     loss: float = 0.0
-    """What the node loses in worth besides what is given, in GPUs: smaller is better."""
+    """Worth that the node loses beyond the devices given, in GPUs: smaller is better."""
     rank: tuple[int, ...] = ()
-    """The alternatives taken, of each request that has some."""
+    """Index of the alternative, for each request with several."""
 
     @property
     def takings(self) -> tuple[Taking, ...]:
-        """What is taken of the node's devices."""
+        """What the allocation takes of the node's devices, without admin access."""
         return tuple(given.taking for claim in self.claims for given in claim if not given.admin)
 
 
 _MAX_AT_ONCE: Final = 256
-"""Requests of a pod, and devices that it is given: the search is as deep."""
+"""Most requests of a pod, and most devices: bounds the depth of recursion."""
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What searches have found out that others can use."""
+    """Caches shared by searches."""
 
     weights: Weights = field(default_factory=Weights)
     keys: Keys = field(default_factory=Keys)
     rooms: dict[int, Room] = field(default_factory=dict)
-    """By the key of groups that are alike."""
+    """By `Group.key`."""
     matcher: Matcher = field(default_factory=Matcher)
     ways: dict[object, tuple[Way, ...]] = field(default_factory=dict)
     worths: dict[object, int] = field(default_factory=dict)
 
 
-def _allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
-    """The best allocation that is possible, None when none is.
+def _allocate(devices: NodeDevices, asked: DeviceClaims) -> Allocation | None:
+    """The best possible allocation, None if there is none.
 
-    Raises SelectorFault, CapacityFault and AllFault where kube-scheduler may give the pod up though something is
-    possible, and SearchLimit after 100,000 steps, a tenth of a second.
+    Raises another Fault where kube-scheduler may fail the pod although an allocation is possible, and SearchLimit after
+    MAX_STEPS.
     """
     memory = _Memory()
     steps = Steps(MAX_STEPS)
@@ -252,19 +246,19 @@ def _allocate(devices: NodeDevices, asked: DevicesAsked) -> Allocation | None:
     return _search(devices, asked, shape, _matches_of(devices, asked, memory.matcher, steps), memory, steps)
 
 
-def _matches_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, steps: Steps) -> Matches:
-    """What each request makes of each device, those behind that are not Kerf's to give. Raises SearchLimit."""
-    found = (*devices.inventory.devices, *devices.inventory.unavailable)
+def _matches_of(devices: NodeDevices, asked: DeviceClaims, matcher: Matcher, steps: Steps) -> Matches:
+    """The match of each request with each device, then with each unavailable one. Raises SearchLimit."""
+    all_devices = (*devices.inventory.devices, *devices.inventory.unavailable)
     asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
-    return {ask: tuple(matcher.match(device, ask, steps) for device in found) for ask in dict.fromkeys(asks)}
+    return {ask: tuple(matcher.match(device, ask, steps) for device in all_devices) for ask in dict.fromkeys(asks)}
 
 
 def _search(
-    devices: NodeDevices, asked: DevicesAsked, shape: Shape, matches: Matches, memory: _Memory, steps: Steps
+    devices: NodeDevices, asked: DeviceClaims, shape: Shape, matches: Matches, memory: _Memory, steps: Steps
 ) -> Allocation | None:
-    """The best allocation that is possible, None when none is. Raises Fault."""
+    """The best possible allocation, None if there is none. Raises Fault."""
     if not devices.inventory.complete and any(not ask.count for ask in matches):
-        return None  # kube-scheduler does not even look, as long as it can't know how many all are
+        return None  # like kube-scheduler, which can't count all devices of an incomplete pool
     blocked = overdrawn(shape, devices.left)
     requests = requests_of(devices, asked, matches, blocked)
     allocation = _Choice(devices, asked, shape, memory, steps, blocked, requests).best()
@@ -277,10 +271,10 @@ def _search(
 
 @dataclass(slots=True)
 class _Choice:
-    """The choice of alternatives, and of devices for them."""
+    """The choice of alternatives and their devices."""
 
     devices: NodeDevices
-    asked: DevicesAsked
+    asked: DeviceClaims
     shape: Shape
     memory: _Memory
     steps: Steps
@@ -296,7 +290,7 @@ class _Choice:
         return self._choose(chosen, [position for position in range(len(self.requests)) if position not in chosen])
 
     def _choose(self, chosen: dict[int, int], undecided: Sequence[int]) -> Allocation | None:
-        """The allocation with the earliest alternatives for those that are not decided yet."""
+        """The allocation with the earliest possible alternatives for the undecided requests."""
         if not undecided:
             return self._allocation(chosen)
         for alternative in range(len(self.requests[undecided[0]].slots)):
@@ -313,7 +307,7 @@ class _Choice:
         return [slot for slot in slots if slot is not None]
 
     def _possible(self, chosen: dict[int, int]) -> bool:
-        """Whether each request has enough devices by itself, and no claim too many."""
+        """Whether each request alone has enough devices, and no claim has too many."""
         slots = self._slots(chosen)
         if len(slots) < len(chosen):
             return False
@@ -323,7 +317,7 @@ class _Choice:
         return max(counts, default=0) <= MAX_DEVICES
 
     def _solve(self, chosen: dict[int, int]) -> tuple[Sequence[Demand], int, _Chosen | None] | None:
-        """The demands of what is decided, what it costs to meet them, and how."""
+        """The demands of the chosen alternatives, the least cost of meeting them, and the ways; None if impossible."""
         asked = asked_of(self.devices, self.asked, self._slots(chosen))
         if sum(demand.count for demand in asked.demands) > _MAX_AT_ONCE:
             raise SearchLimit(f"more than {_MAX_AT_ONCE} devices at once")
@@ -343,7 +337,7 @@ class _Choice:
         if solved is None:
             return None
         demands, cost, choice = solved
-        given: dict[int, list[list[int]]] = {}  # devices of each slot of each demand
+        given: dict[int, list[list[int]]] = {}  # devices by slot, by demand
         for number, demand in enumerate(demands):
             indices = sorted(
                 group.members[place]
@@ -360,7 +354,7 @@ class _Choice:
         slots = self._slots(chosen)
         claims = tuple(
             tuple(
-                Given(slot.ask.name, Taking(index, slot.does[index]), slot.ask.admin)
+                Given(slot.ask.name, Taking(index, slot.matching[index]), slot.ask.admin)
                 for slot in slots
                 if slot.claim == claim
                 for index in of_slot[id(slot)]
@@ -371,10 +365,10 @@ class _Choice:
         return Allocation(claims, (cost - sum(map(self._worth_given, slots))) / GPU, rank)
 
     def _worth_given(self, slot: Slot) -> int:
-        """What a request's devices are worth at least: those of more worth are given only at a loss."""
+        """The least worth of devices for a request; the worth of larger devices beyond it counts as loss."""
         if slot.ask.admin:
             return 0
-        sizes = sorted(self._part(index, slot) for index in slot.does)
+        sizes = sorted(self._part(index, slot) for index in slot.matching)
         return sum(sizes) if not slot.ask.count else slot.count * sizes[0]
 
     def _part(self, index: int, slot: Slot) -> int:
@@ -382,16 +376,16 @@ class _Choice:
         if not device.shareable:
             return size
         parts = [
-            amount / device.capacity[name].value for name, amount in slot.does[index] if device.capacity[name].value
+            amount / device.capacity[name].value for name, amount in slot.matching[index] if device.capacity[name].value
         ]
         return round(size * max(parts, default=0))
 
 
 def _shared_out(demand: Demand, indices: Sequence[int]) -> Iterator[list[int]]:
-    """The devices of each of the requests that a demand stands for."""
+    """Yield the devices of each slot of a demand."""
     num_slots = len(demand.slots)
     if len(set(indices)) < len(indices):
-        # Parts of one device, which lie side by side, are for different requests.
+        # Parts of one device are adjacent and must go to different requests.
         for number in range(num_slots):
             yield list(indices[number::num_slots])
         return
@@ -404,11 +398,10 @@ def _shared_out(demand: Demand, indices: Sequence[int]) -> Iterator[list[int]]:
 _BOUND: Final = 100_000
 _MAX_ASKED: Final = 1_000
 _MAX_WAYS: Final = 5_000
-"""Of groups of devices: those of one GPU may be a hundred."""
+"""Bound of cached groups; each may have a hundred ways."""
 _MAX_SHAPES: Final = 10_000
 _MAX_SPENT: Final = 4 * MAX_STEPS
-"""Of all long searches for those who ask the same, whatever the number of nodes that are not alike: from then on they
-get no long ones any more."""
+"""Total steps of long searches for equal claims over all nodes; after that, searches for them are short."""
 _FEW_STEPS: Final = 2_000
 
 Outcome = Allocation | None | Fault
@@ -416,20 +409,20 @@ Outcome = Allocation | None | Fault
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of an inventory."""
+    """Cached keys of an inventory."""
 
     structure: int
-    """Equal where devices, partitions, counters and capacities are equal, place by place."""
+    """Key of `_structure`."""
     shape: Shape
     columns: dict[str, int] = field(default_factory=dict)
-    """Equal where all devices have the same value, by attribute or capacity."""
+    """Key of all devices' values, by attribute or capacity."""
     asked: dict[int, int] = field(default_factory=dict)
-    """Equal where nodes are alike for those who ask something, by the number of what they ask."""
+    """Key of all that certain claims can see of the inventory, by `_Asked.number`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What matters of the devices to those who ask something."""
+    """What certain claims read of devices."""
 
     number: int
     reads: tuple[str, ...]
@@ -439,28 +432,25 @@ class _Asked:
 
 
 class Allocations:
-    """The best allocations that were found. Bounded: it forgets all when it is full. Not thread-safe."""
+    """A cache of best allocations; full tables are cleared. Not thread-safe."""
 
     def __init__(self, weights: Weights | None = None) -> None:
         self._weights = weights or Weights()
         self._memory = _Memory(self._weights)
         self._seen: WeakKeyDictionary[Inventory, _Seen] = WeakKeyDictionary()
         self._shapes: dict[int, Shape] = {}
-        self._asked: dict[DevicesAsked, _Asked] = {}
+        self._asked: dict[DeviceClaims, _Asked] = {}
         self._num_asked = 0
-        self._spent: dict[int, int] = {}  # steps of long searches, by the number of what was asked
-        self._taken: dict[DevicesAsked, int] = {}
+        self._spent: dict[int, int] = {}  # steps of long searches, by `_Asked.number`
+        self._taken: dict[DeviceClaims, int] = {}
         self._matches: dict[int, Matches] = {}
         self._outcomes: dict[object, Outcome] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Allocations, (self._weights,)
 
-    def best(self, devices: NodeDevices, asked: DevicesAsked) -> Outcome:
-        """The best allocation that is possible, None when none is, a Fault where that can't be told.
-
-        The cheapest way, by the worth of rooms that this was made with.
-        """
+    def best(self, devices: NodeDevices, asked: DeviceClaims) -> Outcome:
+        """The best possible allocation by the weights of this cache, None if there is none, a Fault if unknown."""
         known, seen, alike, key = self._keys(devices, asked)
         try:
             return self._outcomes[key]
@@ -468,25 +458,25 @@ class Allocations:
             outcome = self._search(devices, asked, known, seen, alike)
         return _put(self._outcomes, key, outcome)
 
-    def key(self, devices: NodeDevices, asked: DevicesAsked) -> Hashable:
-        """Equal for nodes that are alike, with the same taken, for those who ask this."""
+    def key(self, devices: NodeDevices, asked: DeviceClaims) -> Hashable:
+        """A key that is equal for nodes in equal states, as far as these claims can see."""
         return self._keys(devices, asked)[3]
 
-    def steps_taken(self, asked: DevicesAsked) -> int:
-        """Steps of all searches for those who ask this, since it became known."""
+    def steps_taken(self, asked: DeviceClaims) -> int:
+        """Steps of all searches for these claims since they entered the cache."""
         return self._taken.get(asked, 0)
 
     @property
     def num_inventories(self) -> int:
-        """How many inventories it knows: those that others still have."""
+        """Number of cached inventories; they are weakly referenced."""
         return len(self._seen)
 
     @property
     def matcher(self) -> Matcher:
-        """What selectors have said."""
+        """The cache of selector results."""
         return self._memory.matcher
 
-    def _keys(self, devices: NodeDevices, asked: DevicesAsked) -> tuple[_Asked, _Seen, int, Hashable]:
+    def _keys(self, devices: NodeDevices, asked: DeviceClaims) -> tuple[_Asked, _Seen, int, Hashable]:
         seen = self._seen.get(devices.inventory) or self._see(devices.inventory)
         known = self._asked.get(asked) or self._know(asked)
         alike = seen.asked.get(known.number)
@@ -495,7 +485,7 @@ class Allocations:
         parts = tuple(sorted(devices.parts.items())) if devices.parts else ()
         return known, seen, alike, (alike, devices.taken, devices.left, parts)
 
-    def _search(self, devices: NodeDevices, asked: DevicesAsked, known: _Asked, seen: _Seen, alike: int) -> Outcome:
+    def _search(self, devices: NodeDevices, asked: DeviceClaims, known: _Asked, seen: _Seen, alike: int) -> Outcome:
         memory = self._memory
         for table, bound in ((memory.ways, _MAX_WAYS), (memory.worths, _BOUND), (memory.rooms, _MAX_SHAPES)):
             if len(table) > bound:
@@ -508,12 +498,12 @@ class Allocations:
                 matches = _put(self._matches, alike, _matches_of(devices, asked, memory.matcher, steps), _MAX_ASKED)
             return _search(devices, asked, seen.shape, matches, memory, steps)
         except Fault as fault:
-            return fault.with_traceback(None)  # the frames that it came through would stay in memory
+            return fault.with_traceback(None)  # frames would stay in memory
         finally:
-            took = steps.limit - steps.left
-            _put(self._taken, asked, self._taken.get(asked, 0) + took, _MAX_ASKED)
-            if took > _FEW_STEPS:
-                _put(self._spent, known.number, spent + took)
+            num_steps = steps.limit - steps.left
+            _put(self._taken, asked, self._taken.get(asked, 0) + num_steps, _MAX_ASKED)
+            if num_steps > _FEW_STEPS:
+                _put(self._spent, known.number, spent + num_steps)
 
     def _see(self, inventory: Inventory) -> _Seen:
         structure = self._memory.keys.of(_structure(inventory))
@@ -524,7 +514,7 @@ class Allocations:
         seen = self._seen[inventory] = _Seen(structure, shape)
         return seen
 
-    def _know(self, asked: DevicesAsked) -> _Asked:
+    def _know(self, asked: DeviceClaims) -> _Asked:
         asks = [ask for claim in asked.claims for request in claim.requests for ask in request.alternatives]
         reads = {selector.reads for ask in asks for selector in ask.selectors}
         names = frozenset[str]().union(*(names for names in reads if names is not None)) - {DRIVER}
@@ -553,7 +543,7 @@ class Allocations:
 
 
 def _structure(inventory: Inventory) -> object:
-    """All that a search looks at besides what selectors read and constraints compare."""
+    """A key of all that a search uses besides what selectors read and constraints compare."""
     pools: dict[tuple[str, str], int] = {}
     return (
         tuple(
@@ -583,18 +573,18 @@ def _structure(inventory: Inventory) -> object:
 
 
 def _pattern(devices: Sequence[Device], names: Iterable[str]) -> tuple[int, ...]:
-    """Which devices have the same value of an attribute, whatever it is; -1 for those that have none."""
-    seen: dict[object, int] = {}
+    """Which devices share a value of the attributes: numbers in order of first use, -1 for none."""
+    numbers: dict[object, int] = {}
     pattern = []
     for name in names:
         for device in devices:
             value = typed_value(device, name)
-            pattern.append(-1 if value is None else seen.setdefault(value, len(seen)))
+            pattern.append(-1 if value is None else numbers.setdefault(value, len(numbers)))
     return tuple(pattern)
 
 
-def _put(table: dict[Any, _Thing], key: object, thing: _Thing, bound: int = _BOUND) -> _Thing:
+def _put(table: dict[Any, _Value], key: object, value: _Value, bound: int = _BOUND) -> _Value:
     if len(table) >= bound:
         table.clear()
-    table[key] = thing
-    return thing
+    table[key] = value
+    return value

@@ -1,8 +1,7 @@
-"""What pods ask by ResourceClaims, as `resource.k8s.io/v1` means it, with the selectors of device classes put in.
+"""Device requests of ResourceClaims (`resource.k8s.io/v1`), with the selectors of their device classes inlined.
 
-How much of a device's capacities a claim takes: what it asks for, rounded up to what the device gives away.
-
-As `consumable_capacity.go` of kube-scheduler's allocator has it (1.37, fractional ranges on).
+Also the capacity that a request consumes of a device: the requested amount, rounded up to one that the device allows.
+Follows `consumable_capacity.go` of kube-scheduler's allocator (1.37, fractional ranges on).
 """
 
 import math
@@ -15,31 +14,30 @@ from extender.core.dra.devices import Amount, Capacity, Device
 
 
 class Fault(Exception):  # noqa: N818
-    """Why it can't be told what is possible: the pod's claims are refused on such a node."""
+    """Why it can't be decided what is possible; the node is then rejected."""
 
 
 class SelectorFault(Fault):
-    """A selector has failed on a device, as in CEL an attribute that is not there does."""
+    """A selector failed on a device, such as a CEL expression that reads a missing attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A condition on a device: equal when the text is equal."""
+    """A condition on a device; equality depends only on the text."""
 
     expression: str
     matches: Callable[[Device], bool] = field(compare=False, repr=False)
     """Raises SelectorFault."""
     reads: frozenset[str] | None = field(default=None, compare=False, repr=False)
-    """The attributes and capacities (`domain/name`) and "driver" that it looks at, so that devices which are alike in
-    these are asked about once; None: it may look at all."""
+    """Attributes, capacities (`domain/name`) and "driver" that it reads, for use as a cache key; None for all."""
     parts: Callable[[], "tuple[Selector, ...]"] = field(default=tuple, compare=False, repr=False)
-    """The conditions that it joins by "and", for people who ask which of them fails; none where it is a single one."""
+    """The conditions that it joins by "and", to explain which one fails; () for a single condition."""
     cost: int = field(default=0, compare=False, repr=False)
-    """Steps, of about a microsecond, that one device takes at most."""
+    """Most steps, of about a microsecond, per device."""
 
 
 class Toleration(NamedTuple):
-    """Which taints a request puts up with."""
+    """A toleration of device taints."""
 
     key: str = ""
     operator: str = "Equal"
@@ -48,68 +46,68 @@ class Toleration(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceAsk:
-    """A number of devices that meet the same conditions."""
+class DeviceSpec:
+    """A request for a number of devices with the same conditions."""
 
     name: str
-    """Of the request; `request/subrequest` for one of several alternatives."""
+    """Name of the request, or `request/subrequest` for one of several alternatives."""
     selectors: tuple[Selector, ...] = ()
-    """Those of the class first."""
+    """Selectors, those of the device class first."""
     count: int = 1
-    """0 for all devices that meet them."""
+    """0 for all matching devices."""
     admin: bool = False
-    """Whether it only looks: devices that others have are given as well, and stay free for them."""
+    """Admin access: also gets devices in use, and does not reserve them."""
     tolerations: tuple[Toleration, ...] = ()
     capacity: tuple[tuple[str, Amount], ...] = ()
-    """At least so much of each capacity, by the name as asked, sorted."""
+    """Least amount of each capacity, by the requested name, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestAsk:
-    """A request of a claim: the first of its alternatives that can be had."""
+class RequestSpec:
+    """A request of a claim: the first alternative that is possible is allocated."""
 
     name: str
-    alternatives: tuple[DeviceAsk, ...]
+    alternatives: tuple[DeviceSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the devices of some requests must have in common, or must not."""
+    """A constraint on an attribute of the devices of some requests: all equal or all distinct."""
 
     attribute: str
-    """`domain/name`; a device without it does not do."""
+    """`domain/name`; devices without it are rejected."""
     requests: tuple[str, ...] = ()
-    """Requests or subrequests by name; () for all of the claim."""
+    """Names of requests or subrequests; () for all of the claim."""
     distinct: bool = False
-    """Whether the values must all differ, and not be the same."""
+    """Whether all values must differ instead of being equal."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimAsk:
-    """What one claim asks."""
+class ClaimSpec:
+    """The requests and constraints of one claim."""
 
-    requests: tuple[RequestAsk, ...]
+    requests: tuple[RequestSpec, ...]
     constraints: tuple[Constraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesAsked:
-    """What a pod asks by all of its claims that have no devices yet: they are allocated together or not at all.
+class DeviceClaims:
+    """All unallocated claims of a pod, which are allocated together or not at all.
 
-    Equal for pods that ask the same by claims of their own, so that decisions are remembered for all of them.
+    Equal for pods with equal claims, so that decisions are cached across pods.
     """
 
-    claims: tuple[ClaimAsk, ...]
+    claims: tuple[ClaimSpec, ...]
 
     @property
     def cost(self) -> int:
-        """Steps that all its different selectors take at most on one device."""
+        """Most steps that its distinct selectors take on one device."""
         asks = (ask for claim in self.claims for request in claim.requests for ask in request.alternatives)
         return sum(selector.cost for selector in {selector for ask in asks for selector in ask.selectors})
 
     @property
     def num_devices(self) -> int:
-        """How many devices it asks for at least: those of the first alternatives, of "all" one."""
+        """Least number of devices: those of the first alternatives, one for "all"."""
         asks = (request.alternatives[0] for claim in self.claims for request in claim.requests)
         return sum(max(ask.count, 1) for ask in asks)
 
@@ -118,14 +116,14 @@ _MAX: Final = 2**63 - 1
 
 
 class CapacityFault(Fault):
-    """An amount that kube-scheduler's arithmetic can't hold: it gives the pod up when it gets to such a device."""
+    """An amount outside kube-scheduler's arithmetic, at which it fails the pod."""
 
 
 def consumption_of(device: Device, asked: tuple[tuple[str, Amount], ...]) -> tuple[tuple[str, Amount], ...] | None:
-    """How much of each capacity a request takes of a device, sorted by name.
+    """The amount of each capacity that a request consumes of a device, sorted by name.
 
-    None where the device does not do even while nobody has any of it: it has no such capacity, not so much of it, or
-    does not give it away in such amounts. Raises CapacityFault.
+    None if even the unused device can't satisfy it: it lacks the capacity, has too little, or does not allow such an
+    amount. Raises CapacityFault.
     """
     wanted = dict(asked)
     if not wanted.keys() <= device.capacity.keys():
@@ -138,7 +136,7 @@ def consumption_of(device: Device, asked: tuple[tuple[str, Amount], ...]) -> tup
 
 
 def has_room(device: Device, used: Mapping[str, Amount], amounts: tuple[tuple[str, Amount], ...]) -> bool:
-    """Whether so much more can be taken of a device's capacities."""
+    """Whether a device has these amounts left."""
     return all(used.get(name, 0) + amount <= device.capacity[name].value for name, amount in amounts)
 
 
@@ -152,7 +150,7 @@ def _amount(wanted: Amount | None, capacity: Capacity) -> Amount:
         larger = [value for value in capacity.valid_values if value >= wanted]
         amount = larger[0] if larger else wanted
     if amount < 0:
-        raise CapacityFault(f"an amount of {amount} is less than nothing")
+        raise CapacityFault(f"an amount of {amount} is negative")
     return amount
 
 
@@ -167,7 +165,7 @@ def _rounded(wanted: Amount, least: Amount, capacity: Capacity) -> Amount:
         raise CapacityFault(f"{wanted} can't be rounded up to a step of {step}")
     start, width = math.ceil(scale * least), math.ceil(scale * step)
     if width <= 0:
-        raise CapacityFault(f"a step of {step}")
+        raise CapacityFault(f"a step of {step} is not positive")
     rounded = start + width * -((start - math.ceil(scale * wanted)) // width)
     if rounded > _MAX:
         raise CapacityFault(f"{wanted} can't be rounded up to a step of {step}")
@@ -175,7 +173,7 @@ def _rounded(wanted: Amount, least: Amount, capacity: Capacity) -> Amount:
 
 
 def _refused(amount: Amount, capacity: Capacity) -> bool:
-    """Whether a device does not give away this amount."""
+    """Whether a device does not allow this amount."""
     if amount == capacity.default:
         return False
     if capacity.valid_range is None:
@@ -192,7 +190,7 @@ def _refused(amount: Amount, capacity: Capacity) -> bool:
 
 
 def _scale(capacity: Capacity) -> int:
-    """1000 where kube-scheduler counts in thousandths: all numbers of the range are whole thousandths, in 64 bits."""
+    """1000 where kube-scheduler counts in thousandths, i.e. the range's numbers are whole thousandths in 64 bits."""
     for number in capacity.valid_range or ():
         if number is not None and ((1000 * number) % 1 or not -_MAX <= 1000 * number <= _MAX):
             return 1

@@ -1,7 +1,7 @@
-"""The devices of one node, and what is taken of them.
+"""The devices of one node and what is allocated of them.
 
-As kube-scheduler's allocator understands them (`k8s.io/dynamic-resource-allocation/structured`, 1.37): a device is
-given whole to one claim, or in parts of its capacity to several; partitions of one GPU share its counters.
+Follows kube-scheduler's allocator (`k8s.io/dynamic-resource-allocation/structured`, 1.37): a device goes to one claim,
+or parts of its capacity to several; partitions of one GPU share its counters.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,11 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 Amount = int | Fraction
-"""An exact quantity: equal numbers are equal, whatever their type."""
+"""An exact quantity."""
 
 
 class DeviceId(NamedTuple):
-    """What a device is called in a cluster."""
+    """The cluster-wide name of a device."""
 
     driver: str
     pool: str
@@ -22,7 +22,7 @@ class DeviceId(NamedTuple):
 
 
 class CounterId(NamedTuple):
-    """What a counter is called in a cluster."""
+    """The cluster-wide name of a counter."""
 
     driver: str
     pool: str
@@ -31,7 +31,7 @@ class CounterId(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A semantic version, as an attribute's value: its text, compared by the selectors' library."""
+    """A semantic version as an attribute's value; the CEL library compares its text."""
 
     text: str
 
@@ -40,7 +40,7 @@ Value = str | int | bool | Version
 
 
 class Taint(NamedTuple):
-    """What keeps claims off a device that do not tolerate it."""
+    """A device taint."""
 
     key: str
     value: str
@@ -50,14 +50,14 @@ class Taint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much a device has of something, and in which amounts it gives that away where it may be shared."""
+    """A device's capacity, and the amounts that it allows where the device may be shared."""
 
     value: Amount
     default: Amount | None = None
-    """What a claim takes that asks for none; None: all of it."""
+    """Amount for claims that request none; None for all of it."""
     valid_values: tuple[Amount, ...] = ()
     valid_range: tuple[Amount | None, Amount | None, Amount | None] | None = None
-    """Least, most and step."""
+    """Minimum, maximum and step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +66,39 @@ class Device:
 
     id: DeviceId
     attributes: Mapping[str, Value] = field(default_factory=dict)
-    """By `domain/name`: a name without a domain has its driver's."""
+    """By `domain/name`; names published without a domain get the driver's."""
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
-    """By the name as published, with a domain or without: kube-scheduler gives capacity to those who spell it alike.
-    Selectors read it by its full name, with the driver's domain where none is published."""
+    """By the published name, with or without a domain: kube-scheduler matches requests by that spelling. Selectors use
+    the full name, with the driver's domain by default."""
     consumes: tuple[tuple[int, Amount], ...] = ()
-    """What it takes of counters while it is taken: (index in `Inventory.counters`, how much)."""
+    """Counters consumed while allocated: (index in `Inventory.counters`, amount)."""
     taints: tuple[Taint, ...] = ()
     shareable: bool = False
     """Whether several claims may have parts of it (`allowMultipleAllocations`)."""
     gpu: int = -1
-    """Index of the GPU of its node that it is, or is a part of; -1 for none."""
+    """Index of its GPU on the node, -1 for none."""
     milli: int = 0
-    """Compute of that GPU which it has, 1000 for all of it."""
+    """Its part of the GPU's compute, 1000 for all."""
     mib: int = 0
-    """Memory of that GPU which it has."""
+    """Its part of the GPU's memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Inventory:
-    """The devices of one node's pools that claims may be given, and the counters that they share."""
+    """The allocatable devices of one node's pools, and their shared counters."""
 
     devices: tuple[Device, ...] = ()
-    """In the order in which kube-scheduler looks at them."""
+    """In kube-scheduler's order."""
     counters: tuple[Amount, ...] = ()
-    """What there is of each counter while no device is taken."""
+    """Total of each counter."""
     index_of: Mapping[DeviceId, int] = field(default_factory=dict)
     counter_of: Mapping[CounterId, int] = field(default_factory=dict)
     """Index of each counter."""
     unavailable: tuple[Device, ...] = ()
-    """Devices of the node that are not Kerf's to give: who asks for all devices and would have to get one of these,
-    gets none."""
+    """Devices of the node that Kerf does not allocate: a request for all devices that matches one of them fails."""
     complete: bool = True
-    """Whether `devices` and `unavailable` are all that the node has; where not, who asks for all devices gets none, as
-    kube-scheduler has it while a pool is being updated."""
+    """Whether `devices` and `unavailable` are all devices of the node. If not, requests for all devices fail, as in
+    kube-scheduler while a pool is being updated."""
 
 
 class Taking(NamedTuple):
@@ -108,39 +107,38 @@ class Taking(NamedTuple):
     device: int
     """Index in `Inventory.devices`."""
     capacity: tuple[tuple[str, Amount], ...] = ()
-    """Of a shareable device: how much of each of its capacities, sorted, or WHOLE; () of any other."""
+    """For a shareable device: the amount of each capacity, sorted, or WHOLE; else ()."""
 
 
 WHOLE: Final[tuple[tuple[str, Amount], ...]] = (("", 1),)
-"""What is taken of a device that was given as a whole before it became shareable: nobody gets a part of it. No
-capacity has this name."""
+"""Marks a device allocated as a whole before it became shareable, so that no parts are free. No capacity has this
+name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeDevices:
-    """The devices of one node, and what is taken of them. Never changes."""
+    """The devices of one node, and what is allocated of them. Immutable."""
 
     inventory: Inventory
     taken: int = 0
-    """Bit i is set where device i is taken, wholly or in part."""
+    """Bit mask of devices allocated wholly or in part."""
     parts: Mapping[int, tuple[tuple[tuple[str, Amount], ...], ...]] = field(default_factory=dict)
-    """What is taken of the capacities of shareable devices, by device: that of each claim."""
+    """Capacities of shareable devices allocated to each claim, by device."""
     left: tuple[Amount, ...] = ()
-    """(C,) what is left of each counter; less than nothing where more is taken than there is."""
+    """(C,) what is left of each counter; negative where overallocated."""
 
     @classmethod
     def of(
         cls, inventory: Inventory, takings: Iterable[Taking] = (), elsewhere: Iterable[tuple[int, Amount]] = ()
     ) -> "NodeDevices":
-        """The devices of an inventory, of which so much is taken; `elsewhere` is what devices that are not in it take
-        of counters."""
+        """The devices of an inventory with `takings`; `elsewhere` are counters consumed by devices not in it."""
         left = list(inventory.counters)
         for counter, amount in elsewhere:
             left[counter] -= amount
         return cls(inventory, left=tuple(left)).taking(takings)
 
     def used(self, device: int) -> dict[str, Amount]:
-        """What is taken of each capacity of a shareable device."""
+        """Allocated amount of each capacity of a shareable device."""
         used: dict[str, Amount] = {}
         for part in self.parts.get(device, ()):
             for name, amount in part:
@@ -148,15 +146,15 @@ class NodeDevices:
         return used
 
     def is_whole(self, device: int) -> bool:
-        """Whether a shareable device is taken as a whole."""
+        """Whether a shareable device is allocated as a whole."""
         return WHOLE in self.parts.get(device, ())
 
     def taking(self, takings: Iterable[Taking]) -> "NodeDevices":
-        """The same with more taken."""
+        """A copy with `takings` added."""
         taken, left, parts = self.taken, list(self.left), dict(self.parts)
         for index, capacity in takings:
             device = self.inventory.devices[index]
-            if not taken >> index & 1:  # the parts of a shareable device take its counters once
+            if not taken >> index & 1:  # the parts of a shareable device consume its counters once
                 taken |= 1 << index
                 for counter, amount in device.consumes:
                     left[counter] -= amount
@@ -165,7 +163,7 @@ class NodeDevices:
         return replace(self, taken=taken, left=tuple(left), parts=parts)
 
     def giving_back(self, takings: Iterable[Taking]) -> "NodeDevices":
-        """The same with some of what is taken given back."""
+        """A copy with `takings` released."""
         taken, left, parts = self.taken, list(self.left), dict(self.parts)
         for index, capacity in takings:
             device = self.inventory.devices[index]

@@ -1,12 +1,8 @@
-"""What people are told of devices: why claims get none, and what is still to be had of a node.
+"""Texts about devices: why claims get none on a node, and which devices are free.
 
-What keeps a pod's claims from the devices of a node: the first request that comes off worst, and what it lacks.
-
-Worked out for people, on nodes where the allocator has found nothing. A request is looked at by itself, in the order in
-which it can fail: conditions, capacity, taints, how many do, how many of those are free. Only where each could be met
-by itself it is a matter of all together.
-
-What can still be had of a node's devices, in words: whole GPUs first, then of each GPU the largest partitions.
+An obstacle is the fault of the request that gets least far. Each request is checked alone, in this order: conditions
+and capacity, taints, number of matching devices, number of free ones. Only if each could be satisfied alone is the
+combination of all at fault.
 """
 
 from collections import Counter
@@ -19,10 +15,10 @@ from extender.core.dra.allocator import Allocation
 from extender.core.dra.asks import (
     CapacityFault,
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
+    DeviceClaims,
+    DeviceSpec,
     Fault,
-    RequestAsk,
+    RequestSpec,
     consumption_of,
     has_room,
 )
@@ -36,7 +32,7 @@ WHOLE: Final = "GPU"
 
 
 def kind_of(device: Device) -> str:
-    """What a device is called among its like: the profile of a partition, GPU, or the type that its driver names."""
+    """A device's kind for display: the profile of a partition, "GPU", or the driver's `type` attribute."""
     profile = device.attributes.get(f"{device.id.driver}/profile")
     if isinstance(profile, str):
         return printable(profile)
@@ -47,11 +43,11 @@ def kind_of(device: Device) -> str:
 
 
 def free_of(devices: NodeDevices) -> dict[int, Counter[str]]:
-    """By GPU, -1 for devices of none: how many devices of each kind can be had at once, the largest first.
+    """Number of devices of each kind that can be allocated at once, largest first, by GPU (-1 for devices of none).
 
-    Nobody has them, and nothing that they share counters with is in the way; tainted ones are left out.
+    Tainted devices are left out.
     """
-    left, found = list(devices.left), dict[int, Counter[str]]()
+    left, free = list(devices.left), dict[int, Counter[str]]()
     inventory = devices.inventory.devices
     order = sorted(enumerate(inventory), key=lambda item: (-item[1].milli, -item[1].mib, item[0]))
     for index, device in order:
@@ -59,30 +55,30 @@ def free_of(devices: NodeDevices) -> dict[int, Counter[str]]:
             continue
         if devices.taken >> index & 1:
             if device.shareable and _has_some(device, devices.used(index)):
-                found.setdefault(device.gpu, Counter())[f"part of {kind_of(device)}"] += 1
+                free.setdefault(device.gpu, Counter())[f"part of {kind_of(device)}"] += 1
             continue
         if any(left[counter] < amount for counter, amount in device.consumes):
             continue
         for counter, amount in device.consumes:
             left[counter] -= amount
-        found.setdefault(device.gpu, Counter())[kind_of(device)] += 1
-    return found
+        free.setdefault(device.gpu, Counter())[kind_of(device)] += 1
+    return free
 
 
 def _has_some(device: Device, used: Mapping[str, Amount]) -> bool:
-    """Whether something is left of every capacity of a device that several claims have parts of."""
+    """Whether something is left of every capacity of a shareable device."""
     return all(used.get(name, 0) < capacity.value for name, capacity in device.capacity.items() if capacity.value)
 
 
 def free_in_words(kinds: Mapping[str, int]) -> str:
-    """How many of which kinds: "2 GPUs, 3g.20gb, 2 x 1g.5gb"; "nothing"."""
+    """Numbers of devices by kind as text: "2 GPUs, 3g.20gb, 2 x 1g.5gb", or "nothing"."""
     return ", ".join(_counted(kind, count) for kind, count in kinds.items()) or "nothing"
 
 
-def total(found: Iterable[Counter[str]]) -> Counter[str]:
-    """All GPUs together: whole ones first, then as they come, the largest of each GPU first."""
+def total(counters: Iterable[Counter[str]]) -> Counter[str]:
+    """The sum over all GPUs, whole GPUs first, otherwise in order of appearance."""
     summed: Counter[str] = Counter()
-    for kinds in found:
+    for kinds in counters:
         summed.update(kinds)
     return Counter({kind: summed[kind] for kind in sorted(summed, key=lambda kind: kind != WHOLE)})
 
@@ -97,74 +93,76 @@ _MAX_CHARS: Final = 160
 _MAX_CONSTRAINTS: Final = 8
 _BINARY: Final = ("Ki", "Mi", "Gi", "Ti")
 
-Best = Callable[[NodeDevices, DevicesAsked], Allocation | Fault | None]
-"""As `Allocations.best`."""
+Best = Callable[[NodeDevices, DeviceClaims], Allocation | Fault | None]
+"""Like `Allocations.best`."""
 
 
 class Lack(IntEnum):
-    """How far a request gets on a node: the later, the nearer it is to being met."""
+    """How far a request gets on a node; later is nearer to success."""
 
     UNTOLD = 0
-    """It can't be told: a selector fails, or the search took too long."""
+    """Unknown: a selector fails, or the search takes too long."""
     CONDITIONS = 1
-    """No device meets all its conditions."""
+    """No device meets all conditions."""
     TAINTS = 2
-    """Those that do have taints that it does not tolerate."""
+    """All matching devices have untolerated taints."""
     NUMBER = 3
-    """Fewer do than it asks for."""
+    """Too few devices match."""
     FREE = 4
-    """Enough do, but are taken."""
+    """Enough devices match, but too few are free."""
     TOGETHER = 5
-    """Each request could be met by itself."""
+    """Each request could be satisfied alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What a node lacks. Devices are told by their index, so that it is the same for all nodes alike."""
+    """What a node lacks for claims. Devices are given by index, so that it applies to all equal nodes."""
 
     lack: Lack
     request: str
-    """Which request of which claim, in words; "" for all of them."""
+    """The request and its claim as text; "" for all requests."""
     text: str
-    """What is lacking; for CONDITIONS worked out of what follows."""
+    """What is lacking; "" for CONDITIONS, where the fields below give it."""
     nearest: int = -1
-    """The device that comes nearest."""
+    """The device that meets most conditions."""
     conditions: tuple[str, ...] = ()
     met: tuple[bool, ...] = ()
-    """Which conditions the nearest device meets."""
+    """Conditions that the nearest device meets."""
     met_by_some: tuple[bool, ...] = ()
-    """Which of them any device of the node meets."""
-    does: int = 0
+    """Conditions that some device of the node meets."""
+    num_matching: int = 0
+    """Number of matching devices."""
     free: int = 0
     missing: int = 0
-    """For FREE: how many more would have to be free."""
+    """For FREE: number of further devices that would have to be free."""
 
     @property
     def nearness(self) -> tuple[int, int, int]:
-        """The larger, the nearer the node is to doing."""
+        """Sort key: the larger, the nearer the node is to success."""
         if self.lack is Lack.CONDITIONS:
             return self.lack, sum(self.met), 0
-        numbers = (self.does, self.free) if self.lack is Lack.NUMBER else (self.free, self.does)
+        numbers = (self.num_matching, self.free) if self.lack is Lack.NUMBER else (self.free, self.num_matching)
         return self.lack, *numbers
 
 
-def obstacle_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, best: Best) -> Obstacle:
-    """What keeps claims from a node on which nothing is possible for them now."""
+def obstacle_of(devices: NodeDevices, asked: DeviceClaims, matcher: Matcher, best: Best) -> Obstacle:
+    """Why claims get no allocation on a node."""
     steps = Steps(MAX_STEPS)
     try:
-        found = [
+        obstacles = [
             _of_request(devices, _named(asked, number, request), request, matcher, steps)
             for number, claim in enumerate(asked.claims)
             for request in claim.requests
         ]
-        worst = min(found, key=lambda obstacle: obstacle.lack, default=_TOGETHER)
+        worst = min(obstacles, key=lambda obstacle: obstacle.lack, default=_TOGETHER)
         if worst.lack < Lack.TOGETHER:
             return worst
         if any(amount < 0 for amount in devices.left):
             return Obstacle(
-                Lack.FREE, "", "more is allocated of a pool than its driver publishes: nobody gets any of it"
+                Lack.FREE, "", "more of a pool is allocated than its driver publishes, so nothing of it is available"
             )
-        return replace(_TOGETHER, text=_together(devices, asked, best), free=sum(obstacle.free for obstacle in found))
+        num_free = sum(obstacle.free for obstacle in obstacles)
+        return replace(_TOGETHER, text=_together(devices, asked, best), free=num_free)
     except Fault as fault:
         return Obstacle(Lack.UNTOLD, "", shown(str(fault)))
 
@@ -172,73 +170,73 @@ def obstacle_of(devices: NodeDevices, asked: DevicesAsked, matcher: Matcher, bes
 _TOGETHER: Final = Obstacle(Lack.TOGETHER, "", "")
 
 
-def _named(asked: DevicesAsked, number: int, request: RequestAsk) -> str:
+def _named(asked: DeviceClaims, number: int, request: RequestSpec) -> str:
     name = f"request {shown(request.name)}"
     return name if len(asked.claims) == 1 else f"claim {number + 1} of {len(asked.claims)}, {name}"
 
 
-def _of_request(devices: NodeDevices, name: str, request: RequestAsk, matcher: Matcher, steps: Steps) -> Obstacle:
-    """What a request lacks; of alternatives that which comes nearest."""
-    found = []
+def _of_request(devices: NodeDevices, name: str, request: RequestSpec, matcher: Matcher, steps: Steps) -> Obstacle:
+    """What a request lacks, by its nearest alternative."""
+    obstacles = []
     for ask in request.alternatives:
         obstacle = _of_ask(devices, ask, matcher, steps)
         alternative = f", alternative {shown(ask.name.partition('/')[2])}" if len(request.alternatives) > 1 else ""
-        found.append(replace(obstacle, request=name + alternative))
-    return max(found, key=lambda obstacle: obstacle.nearness)
+        obstacles.append(replace(obstacle, request=name + alternative))
+    return max(obstacles, key=lambda obstacle: obstacle.nearness)
 
 
-def _of_ask(devices: NodeDevices, ask: DeviceAsk, matcher: Matcher, steps: Steps) -> Obstacle:
+def _of_ask(devices: NodeDevices, ask: DeviceSpec, matcher: Matcher, steps: Steps) -> Obstacle:
     inventory = devices.inventory
     matches = [matcher.match(device, ask, steps) for device in inventory.devices]
     fault = next((match for match in matches if isinstance(match, Fault)), None)
-    does = [index for index, match in enumerate(matches) if isinstance(match, tuple)]
-    if not does:
+    matching = [index for index, match in enumerate(matches) if isinstance(match, tuple)]
+    if not matching:
         if fault is not None:
             return Obstacle(Lack.UNTOLD, "", shown(str(fault)))
         return _no_device(inventory.devices, ask, matcher, steps)
-    tolerated = [index for index in does if tolerates(ask.tolerations, inventory.devices[index].taints)]
+    tolerated = [index for index in matching if tolerates(ask.tolerations, inventory.devices[index].taints)]
     if not tolerated:
-        taints = inventory.devices[does[0]].taints
+        taints = inventory.devices[matching[0]].taints
         kept = ", ".join(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints if taint.effect != "None")
-        text = f"{_devices(len(does), 'has', 'have')} taints that it does not tolerate: {shown(kept)}"
-        return Obstacle(Lack.TAINTS, "", text, does[0], does=len(does))
+        text = f"{_devices(len(matching), 'has', 'have')} taints that it does not tolerate: {shown(kept)}"
+        return Obstacle(Lack.TAINTS, "", text, matching[0], num_matching=len(matching))
     free = sum(_is_open(devices, index, ask, matches[index]) for index in tolerated)
     if not ask.count:
-        return _of_all(devices, ask, len(does), free, len(does) - len(tolerated), matcher, steps)
-    numbers = f"needs {_devices(ask.count)} of one node"
-    if ask.count > min(len(tolerated), MAX_DEVICES):
-        return Obstacle(Lack.NUMBER, "", f"{numbers}, {len(tolerated)} would do", does=len(tolerated), free=free)
+        return _of_all(devices, ask, len(matching), free, len(matching) - len(tolerated), matcher, steps)
+    numbers, num_matching = f"needs {_devices(ask.count)} of one node", len(tolerated)
+    if ask.count > min(num_matching, MAX_DEVICES):
+        return Obstacle(Lack.NUMBER, "", f"{numbers}, {num_matching} matching", num_matching=num_matching, free=free)
     lack = Lack.FREE if free < ask.count else Lack.TOGETHER
-    text = f"{numbers}; {len(tolerated)} would do, {free} free"
-    return Obstacle(lack, "", text, does=len(tolerated), free=free, missing=max(ask.count - free, 0))
+    text = f"{numbers}; {num_matching} matching, {free} free"
+    return Obstacle(lack, "", text, num_matching=num_matching, free=free, missing=max(ask.count - free, 0))
 
 
 def _of_all(
-    devices: NodeDevices, ask: DeviceAsk, does: int, free: int, tainted: int, matcher: Matcher, steps: Steps
+    devices: NodeDevices, ask: DeviceSpec, matching: int, free: int, tainted: int, matcher: Matcher, steps: Steps
 ) -> Obstacle:
-    """A request for all devices."""
+    """What a request for all devices lacks."""
     inventory = devices.inventory
     beyond = sum(matcher.match(device, ask, steps) is not None for device in inventory.unavailable)
     texts = (
         (not inventory.complete, Lack.NUMBER, "asks for all devices, and a pool of the node can't be read now"),
-        (beyond, Lack.NUMBER, f"asks for all devices, and Kerf does not allocate {beyond} of those that would do"),
-        (does > MAX_DEVICES, Lack.NUMBER, f"asks for all {does} devices, a claim has at most {MAX_DEVICES}"),
+        (beyond, Lack.NUMBER, f"asks for all devices, but Kerf does not allocate {beyond} of the matching ones"),
+        (matching > MAX_DEVICES, Lack.NUMBER, f"asks for all {matching} devices, a claim has at most {MAX_DEVICES}"),
         (
             tainted,
             Lack.TAINTS,
-            f"asks for all {does} devices, {tainted} of which have taints that it does not tolerate",
+            f"asks for all {matching} devices, {tainted} of which have taints that it does not tolerate",
         ),
     )
     for lacking, lack, text in texts:
         if lacking:
-            return Obstacle(lack, "", text, does=does, free=free)
-    lack = Lack.FREE if free < does else Lack.TOGETHER
-    text = f"needs all {does} devices that would do; {free} free"
-    return Obstacle(lack, "", text, does=does, free=free, missing=does - free)
+            return Obstacle(lack, "", text, num_matching=matching, free=free)
+    lack = Lack.FREE if free < matching else Lack.TOGETHER
+    text = f"needs all {matching} matching devices; {free} free"
+    return Obstacle(lack, "", text, num_matching=matching, free=free, missing=matching - free)
 
 
-def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, match: Match) -> bool:
-    """Whether nobody has a device, or what it is cut from, that would do."""
+def _is_open(devices: NodeDevices, index: int, ask: DeviceSpec, match: Match) -> bool:
+    """Whether a matching device and its counters are free."""
     device, taken = devices.inventory.devices[index], bool(devices.taken >> index & 1)
     if taken and not device.shareable:
         return ask.admin
@@ -252,17 +250,17 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, match: Match) -> 
 # Conditions
 
 
-def _no_device(devices: Sequence[Device], ask: DeviceAsk, matcher: Matcher, steps: Steps) -> Obstacle:
-    """Which conditions the device meets that meets most of them, and which are met by some device."""
+def _no_device(devices: Sequence[Device], ask: DeviceSpec, matcher: Matcher, steps: Steps) -> Obstacle:
+    """The obstacle CONDITIONS: those that the nearest device meets, and those that some device meets."""
     selectors = [part for selector in ask.selectors for part in (selector.parts() or (selector,))]
     names = (*(shown(selector.expression) for selector in selectors), *(_capacity(*item) for item in ask.capacity))
     nearest, met, by_some = -1, [False] * len(names), [False] * len(names)
     for index, device in enumerate(devices):
-        found = [matcher.meets(selector, device, steps) for selector in selectors]
-        found += [_has(device, *item) for item in ask.capacity]
-        by_some = [one or other for one, other in zip(by_some, found, strict=True)]
-        if sum(found) > sum(met) or nearest < 0:
-            nearest, met = index, found
+        flags = [matcher.meets(selector, device, steps) for selector in selectors]
+        flags += [_has(device, *item) for item in ask.capacity]
+        by_some = [one or other for one, other in zip(by_some, flags, strict=True)]
+        if sum(flags) > sum(met) or nearest < 0:
+            nearest, met = index, flags
     return Obstacle(Lack.CONDITIONS, "", "", nearest, names, tuple(met), tuple(by_some))
 
 
@@ -282,22 +280,22 @@ def _capacity(name: str, amount: Amount) -> str:
     return f"{shown(name)} of {number}{suffix}"
 
 
-def in_words(found: Iterable[tuple[str, Obstacle, NodeDevices]], more: int = 0) -> str:
-    """The obstacle of the node that comes nearest, of some by name, with what no device of any of them meets.
+def in_words(obstacles: Iterable[tuple[str, Obstacle, NodeDevices]], more: int = 0) -> str:
+    """A sentence with the obstacle of the nearest node, and a condition that no device of these nodes meets.
 
-    A node without a name is the only one. `more`: how many further nodes were not looked at. The same for the same
-    nodes in any order; "" for none.
+    `obstacles` are (node name, obstacle, devices); "" as name for a single node. `more` is the number of nodes not
+    examined. The result does not depend on the order of nodes; "" for none.
     """
-    looked = sorted(found, key=lambda one: one[0])
-    if not looked:
+    examined = sorted(obstacles, key=lambda item: item[0])
+    if not examined:
         return ""
-    node, nearest, devices = max(looked, key=lambda one: one[1].nearness)  # the first of several
+    node, nearest, devices = max(examined, key=lambda item: item[1].nearness)  # ties break by name
     where = f"{nearest.request}: " if nearest.request else ""
-    beyond = f" (of {len(looked)} nodes looked at)" if more else ""
+    beyond = f" (of {len(examined)} nodes examined)" if more else ""
     if nearest.lack is not Lack.CONDITIONS:
         return f"{where}{nearest.text}{f' (node {node})' if node else ''}{beyond}"
     some = [
-        any(flags) for flags in zip(*(one.met_by_some for _, one, _ in looked if _alike(one, nearest)), strict=True)
+        any(flags) for flags in zip(*(one.met_by_some for _, one, _ in examined if _alike(one, nearest)), strict=True)
     ]
     lacking = [name for name, by_some in zip(nearest.conditions, some, strict=True) if not by_some]
     missed = [name for name, met in zip(nearest.conditions, nearest.met, strict=True) if not met]
@@ -316,30 +314,28 @@ def _alike(one: Obstacle, other: Obstacle) -> bool:
     return one.request == other.request and one.conditions == other.conditions
 
 
-# All together
+# Combination of all requests
 
 
-def _together(devices: NodeDevices, asked: DevicesAsked, best: Best) -> str:
-    """What is in the way where each request could be met by itself: a constraint, or that there are too few for all."""
+def _together(devices: NodeDevices, asked: DeviceClaims, best: Best) -> str:
+    """Why requests that could each be satisfied alone can't be satisfied together."""
     constraints = [
         (number, constraint) for number, claim in enumerate(asked.claims) for constraint in claim.constraints
     ]
     for number, constraint in constraints[:_MAX_CONSTRAINTS]:
         if isinstance(best(devices, _without(asked, number, constraint)), Allocation):
             free = " free" if isinstance(best(NodeDevices.of(devices.inventory), asked), Allocation) else ""
-            what = "differ all" if constraint.distinct else "are alike"
-            return f"no{free} devices that would do {what} in {shown(constraint.attribute)}, as a constraint wants"
+            what = "all differ" if constraint.distinct else "agree"
+            return f"no{free} matching devices {what} in {shown(constraint.attribute)}, as a constraint requires"
     under = " under their constraints" if constraints else ""
-    return (
-        f"the devices that are free can't all be had at once{under}: {_devices(asked.num_devices)} of one node needed"
-    )
+    return f"the free devices can't all be allocated at once{under}: {_devices(asked.num_devices)} of one node needed"
 
 
-def _without(asked: DevicesAsked, number: int, constraint: Constraint) -> DevicesAsked:
+def _without(asked: DeviceClaims, number: int, constraint: Constraint) -> DeviceClaims:
     claims = list(asked.claims)
     others = tuple(other for other in claims[number].constraints if other is not constraint)
     claims[number] = replace(claims[number], constraints=others)
-    return DevicesAsked(tuple(claims))
+    return DeviceClaims(tuple(claims))
 
 
 # Words
@@ -350,6 +346,6 @@ def _devices(count: int, one: str = "", more: str = "") -> str:
 
 
 def shown(text: str) -> str:
-    """What an author wrote, on one line, printable, and not too long."""
+    """Untrusted text on one line, printable and shortened."""
     text = " ".join(printable(text).split())
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 3]}..."

@@ -1,29 +1,29 @@
-"""The first allocation that kube-scheduler's allocator finds: its own search, in its own order.
+"""The allocation that kube-scheduler's allocator finds first: a copy of its search, in its order.
 
-Read in `k8s.io/dynamic-resource-allocation/structured/internal/incubating` 1.37.2, `allocateOne`.
+Follows `allocateOne` of `k8s.io/dynamic-resource-allocation/structured/internal/incubating` 1.37.2.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 
-from extender.core.dra.asks import Constraint, DeviceAsk, DevicesAsked, Fault, has_room
+from extender.core.dra.asks import Constraint, DeviceClaims, DeviceSpec, Fault, has_room
 from extender.core.dra.devices import Amount, NodeDevices, Taking, Value
 from extender.core.dra.slots import MAX_DEVICES, Match, SearchLimit, match_of, tolerates
 
 
 class Aborted(Fault):
-    """kube-scheduler gives the pod up, whatever other devices there are."""
+    """kube-scheduler fails the pod, regardless of other devices."""
 
 
-Picked = tuple[int, DeviceAsk, Taking]
-"""Claim, request and what it gets."""
+Picked = tuple[int, DeviceSpec, Taking]
+"""Claim index, request and what it gets."""
 
 
-def first_fit(devices: NodeDevices, asked: DevicesAsked, max_steps: int = 20_000) -> list[Picked] | None:
+def first_fit(devices: NodeDevices, asked: DeviceClaims, max_steps: int = 20_000) -> list[Picked] | None:
     """What kube-scheduler would allocate, None for nothing.
 
-    Raises Aborted where kube-scheduler gives the pod up, SelectorFault and CapacityFault where it does so because of a
-    device that can't be judged, SearchLimit after so many steps.
+    Raises Aborted where kube-scheduler fails the pod, SelectorFault or CapacityFault where it fails on a device, and
+    SearchLimit after `max_steps`.
     """
     search = _Search(devices, asked, max_steps)
     search.check_all()
@@ -44,7 +44,7 @@ class _Constrained:
     constraint: Constraint
     values: list[tuple[type, Value]] = field(default_factory=list)
 
-    def applies(self, ask: DeviceAsk) -> bool:
+    def applies(self, ask: DeviceSpec) -> bool:
         names = self.constraint.requests
         return not names or ask.name in names or ask.name.partition("/")[0] in names
 
@@ -59,7 +59,7 @@ class _Constrained:
 
 
 class _Search:
-    def __init__(self, devices: NodeDevices, asked: DevicesAsked, max_steps: int) -> None:
+    def __init__(self, devices: NodeDevices, asked: DeviceClaims, max_steps: int) -> None:
         self.devices = devices
         self.asked = asked
         self.steps_left = max_steps
@@ -81,7 +81,7 @@ class _Search:
             for pool, device in zip(pools, devices.inventory.devices, strict=True)
         ]
 
-    def match(self, ask: DeviceAsk, index: int) -> bool:
+    def match(self, ask: DeviceSpec, index: int) -> bool:
         key = id(ask), index
         if key not in self.matches:
             self.matches[key] = match_of(self.devices.inventory.devices[index], ask)
@@ -91,7 +91,7 @@ class _Search:
         return match is not None
 
     def check_all(self) -> None:
-        """Ask beforehand for how many devices there are, as kube-scheduler does. Raises Aborted."""
+        """Count the requested devices beforehand, as kube-scheduler does. Raises Aborted."""
         for claim in self.asked.claims:
             least = 0
             for request in claim.requests:
@@ -108,7 +108,7 @@ class _Search:
                 raise Aborted("more devices than a claim may have")
 
     def request(self, claim_idx: int, request_idx: int) -> bool:
-        """Go on with a request, and all after it."""
+        """Allocate a request and all after it."""
         if claim_idx == len(self.asked.claims):
             return True
         claim = self.asked.claims[claim_idx]
@@ -131,8 +131,8 @@ class _Search:
             raise _TooManyDevices
         return False
 
-    def device(self, claim_idx: int, request_idx: int, ask: DeviceAsk, position: int, start: int) -> bool:
-        """Go on with the next device of a request."""
+    def device(self, claim_idx: int, request_idx: int, ask: DeviceSpec, position: int, start: int) -> bool:
+        """Allocate the next device of a request and everything after it."""
         wanted = self.wanted_of.get(id(ask))
         count = ask.count if wanted is None else len(wanted)
         self.steps_left -= 1
@@ -146,7 +146,7 @@ class _Search:
             raise _TooManyDevices
         candidates = range(start, len(self.devices.inventory.devices)) if wanted is None else wanted[position:][:1]
         for index in candidates:
-            if wanted is None and (self._in_use(claim_idx, ask, index) or not self._does(ask, index)):
+            if wanted is None and (self._in_use(claim_idx, ask, index) or not self._fits(ask, index)):
                 continue
             if not self._add(claim_idx, ask, index, wanted is not None):
                 continue
@@ -160,29 +160,29 @@ class _Search:
             self._undo(claim_idx, ask, index)
         return False
 
-    def _in_use(self, claim_idx: int, ask: DeviceAsk, index: int) -> bool:
+    def _in_use(self, claim_idx: int, ask: DeviceSpec, index: int) -> bool:
         if ask.admin:
             return self.allocating[index, claim_idx] > 0
         exclusive = not self.devices.inventory.devices[index].shareable or self.devices.is_whole(index)
         taken = exclusive and bool(self.devices.taken >> index & 1)
         return taken or any(self.allocating[index, claim] for claim in range(len(self.asked.claims)))
 
-    def _does(self, ask: DeviceAsk, index: int) -> bool:
+    def _fits(self, ask: DeviceSpec, index: int) -> bool:
         return self.match(ask, index) and self._has_room(ask, index)
 
-    def _amounts(self, ask: DeviceAsk, index: int) -> tuple[tuple[str, Amount], ...]:
+    def _amounts(self, ask: DeviceSpec, index: int) -> tuple[tuple[str, Amount], ...]:
         match = self.matches[id(ask), index]
         return () if match is None or isinstance(match, Exception) else match
 
-    def _has_room(self, ask: DeviceAsk, index: int) -> bool:
+    def _has_room(self, ask: DeviceSpec, index: int) -> bool:
         amounts = self._amounts(ask, index)
         used = Counter(self.devices.used(index))
         for share in self.shares.get(index, ()):
             used.update(dict(share))
         return has_room(self.devices.inventory.devices[index], used, amounts)
 
-    def _add(self, claim_idx: int, ask: DeviceAsk, index: int, must: bool) -> bool:
-        """Take a device where counters, taints, constraints and capacities let one."""
+    def _add(self, claim_idx: int, ask: DeviceSpec, index: int, must: bool) -> bool:
+        """Allocate a device if counters, taints, constraints and capacities allow it."""
         device = self.devices.inventory.devices[index]
         if self._in_use(claim_idx, ask, index) or not self._draw(index):
             return False
@@ -209,7 +209,7 @@ class _Search:
         return False
 
     def _charged(self, index: int) -> bool:
-        """Whether a device's counters are taken: parts of a shareable one take them once."""
+        """Whether a device's counters are already consumed: parts of a shareable one consume them once."""
         if not self.devices.inventory.devices[index].shareable:
             return False
         return bool(self.devices.taken >> index & 1) or bool(self.shares.get(index))
@@ -229,7 +229,7 @@ class _Search:
             for counter, amount in self.devices.inventory.devices[index].consumes:
                 self.left[counter] += amount
 
-    def _undo(self, claim_idx: int, ask: DeviceAsk, index: int) -> None:
+    def _undo(self, claim_idx: int, ask: DeviceSpec, index: int) -> None:
         device = self.devices.inventory.devices[index]
         self.picked.pop()
         if device.shareable:

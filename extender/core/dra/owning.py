@@ -1,7 +1,7 @@
-"""How a pool of devices is given to Kerf: by a taint on each of its devices.
+"""Ownership of a pool of devices, by a taint on each of its devices.
 
-kube-scheduler allocates no device whose taint the claim does not tolerate, and binds pods whose claims have been
-allocated already. So the taint keeps everybody out but whoever allocates beforehand: Kerf.
+kube-scheduler allocates no device with an untolerated taint, but binds pods whose claims are already allocated. So only
+Kerf, which allocates beforehand, can use tainted devices.
 """
 
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ from extender.core.dra.devices import Taint
 __all__ = ["HELD", "KEY", "OWNED", "Taint", "owns"]
 
 KEY: Final = "kerf.dev/owned"
-"""Of the taint, whatever its value."""
+"""Key of the taint, with either value."""
 OWNED: Final = Taint(KEY, "kerf", "NoSchedule")
-"""Kerf allocates the device, and nobody else does."""
+"""Only Kerf allocates the device."""
 HELD: Final = Taint(KEY, "held", "NoSchedule")
-"""Nobody allocates the device: it is on its way from kube-scheduler to Kerf, or back."""
+"""No one allocates the device: it is being handed over between kube-scheduler and Kerf."""
 
 
 def owns(taints: Iterable[Taint]) -> bool:
-    """Whether Kerf may allocate a device with these taints: one of its own says so, and none says otherwise."""
+    """Whether Kerf may allocate a device: it has the taint OWNED, and no other taint of that key."""
     of_kerf = [taint for taint in taints if taint.key == KEY]
     return bool(of_kerf) and all(taint == OWNED for taint in of_kerf)

@@ -1,20 +1,16 @@
-"""What can be taken of one group of devices at once, and which way to take it costs least: every way, one by one.
+"""Groups of devices with shared counters: their worth, and all ways to take devices of a group.
 
-What the room that is left on a GPU is worth: by the partitions that could still be taken of it.
-
-The worth of a group of devices that share counters, such as all partitions of one GPU, is
+The worth of a group, such as all partitions of one GPU, is
 
     V(state) = scale x (sum over kinds of w(kind) x n(kind, state) / n(kind, free)  /  sum over kinds of w(kind))^2
 
-with n(kind, state) the most devices of a kind that can be had at once, so that a free GPU is worth `scale`, and one of
-which nothing more can be had is worth nothing. The square makes the first part that is taken of a GPU dearer than the
-next: those that are begun are filled. Without it small partitions were spread over free GPUs, and requests that come
-and go needed more GPUs than by first fit (docs/research/simulator.md). It is a potential: what an allocation costs is
-what V falls by. A device
-that shares no counters is a group of its own, worth its scale until it is taken; one that several claims may have parts
-of is worth by how many halves, quarters and eighths of it are left.
+where n(kind, state) is the most devices of a kind that can be allocated at once. A free GPU is worth `scale`, a full
+one 0, and an allocation costs the decrease of V. The square makes the first partition on a GPU cost more than the next,
+so that partly used GPUs fill up first. Without it, small partitions spread over free GPUs, and more GPUs were needed
+than with first fit (docs/research/simulator.md).
 
-The devices of a node in groups: those that share counters, which one choice in the group takes from all others.
+A device without shared counters is its own group, worth its scale until taken. A shareable device is worth by how many
+halves, quarters and eighths of it are left.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,12 +22,12 @@ from extender.core.dra.devices import WHOLE, Amount, Device, Inventory, NodeDevi
 from extender.core.dra.slots import Amounts, Asked, Demand, Steps, Typed
 
 GPU: Final = 1_000_000_000
-"""A whole GPU, the largest of its node: worth is counted in billionths of one, so that sums are exact."""
+"""Worth of a node's largest GPU when whole: worth is counted in billionths, as integers, so that sums are exact."""
 
 _PARTS: Final = (1, 2, 4, 8)
 _MAX_STEPS: Final = 500
 _STEPS_A_STEP: Final = 4
-"""How many of its steps are as much work as one of the search for an allocation."""
+"""Steps of `_most_at_once` that cost as much as one step of the search for an allocation."""
 
 Left = tuple[Amount, ...]
 Consumes = tuple[tuple[int, Amount], ...]
@@ -39,12 +35,12 @@ Consumes = tuple[tuple[int, Amount], ...]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much the room for a kind of partition is worth; those of a mix of requests are learned."""
+    """Worth of room for each kind of partition; can be learned from a mix of requests."""
 
     by_kind: Mapping[str, float] = field(default_factory=dict)
-    """By the name of a kind (`kind_of`)."""
+    """By `kind_of`."""
     default: float = 1.0
-    """Of all others."""
+    """Weight of all other kinds."""
 
     def of(self, kind: str) -> float:
         """The weight of a kind."""
@@ -53,25 +49,25 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Devices of a group that ask for room alike."""
+    """Devices of a group that need equal room."""
 
     name: str
     weight: float
     members: tuple[int, ...]
     """Their places in the group."""
     most: int
-    """How many of them can be had at once while none is taken."""
+    """Most of them that can be allocated at once in the empty group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is worth something in a group of devices that share counters."""
+    """The inputs of the worth of a group."""
 
     consumes: tuple[Consumes, ...]
-    """Of each device: (place of the counter in the group, how much)."""
+    """For each device: (place of the counter in the group, amount)."""
     kinds: tuple[Kind, ...]
     scale: int
-    """Its worth while it is free, in billionths of a GPU."""
+    """Worth of the empty group, in billionths of a GPU."""
 
 
 def kind_of(device: Device) -> str:
@@ -83,7 +79,7 @@ def kind_of(device: Device) -> str:
 def room_of(
     devices: Sequence[Device], consumes: tuple[Consumes, ...], free: Left, scale: int, weights: Weights
 ) -> Room:
-    """The room of a group of devices, whose counters have so much while none is taken."""
+    """The room of a group of devices whose counters have `free` while none is taken."""
     alike: dict[tuple[str, tuple[Amount, ...]], list[int]] = {}
     for place, device in enumerate(devices):
         amounts = tuple(sorted(amount for _, amount in consumes[place]))
@@ -98,7 +94,7 @@ def room_of(
 
 
 def worth_of(room: Room, taken: int, left: Left, steps: Steps | None = None) -> int:
-    """V of a group of which the devices in a bit mask are taken, in billionths of a GPU. Raises SearchLimit."""
+    """V of a group with the devices in bit mask `taken` allocated, in billionths of a GPU. Raises SearchLimit."""
     total = sum(kind.weight for kind in room.kinds)
     if not total or not room.scale:
         return 0
@@ -110,7 +106,7 @@ def worth_of(room: Room, taken: int, left: Left, steps: Steps | None = None) -> 
 
 
 def _worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> int:
-    """V of a device that several claims may have parts of, in billionths of a GPU."""
+    """V of a shareable device, in billionths of a GPU."""
     if WHOLE[0][0] in used:
         return 0
     left = min((1 - used.get(name, 0) / item.value for name, item in device.capacity.items() if item.value), default=0)
@@ -118,9 +114,9 @@ def _worth_of_parts(scale: int, used: Mapping[str, Amount], device: Device) -> i
 
 
 def _most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Left, budget: Steps | None = None) -> int:
-    """The most of some devices that what is left of the counters is enough for, by a search that tries all sets.
+    """The most devices at `places` that the remaining counters allow, by exhaustive search.
 
-    After 500 steps it is more than that, at most all of them. Raises SearchLimit where the budget is used up.
+    After 500 steps returns an upper bound. Raises SearchLimit where the budget is exceeded.
     """
     room = list(left)
     fitting = [place for place in places if all(room[counter] >= amount for counter, amount in consumes[place])]
@@ -149,53 +145,53 @@ def _most_at_once(consumes: Sequence[Consumes], places: Sequence[int], left: Lef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Devices that share counters; a device that shares none is alone in one."""
+    """Devices that share counters, or a single device without."""
 
     members: tuple[int, ...]
-    """Indices in `Inventory.devices`, rising."""
+    """Indices in `Inventory.devices`, ascending."""
     counters: tuple[int, ...]
-    """Indices in `Inventory.counters`, rising."""
+    """Indices in `Inventory.counters`, ascending."""
     room: Room
     sizes: tuple[int, ...]
-    """The part of a GPU that each member is, in billionths of one."""
+    """Size of each member in billionths of a GPU."""
     kinds: tuple[str, ...]
-    """The name of each member's kind."""
+    """Name of each member's kind."""
     key: int
-    """Equal for groups whose devices are alike, place by place."""
+    """Equal for groups whose devices are equal, place by place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """All of an inventory that does not depend on who asks and on what is taken."""
+    """The part of an inventory that depends neither on requests nor on allocations."""
 
     groups: tuple[Group, ...]
     sizes: tuple[int, ...]
-    """The part of a GPU that each device is, in billionths of one."""
+    """Size of each device in billionths of a GPU."""
     pools: tuple[tuple[tuple[int, ...], int], ...]
-    """Of each pool with counters: their indices, and the bit mask of the devices that take some of them."""
+    """For each pool with counters: their indices, and the bit mask of the devices that consume some of them."""
 
 
 class Keys:
-    """Small numbers for things that are equal. Bounded: it starts again, with other numbers, when it is full."""
+    """Numbers for equal values. When full, it is cleared and continues with new numbers."""
 
     def __init__(self, bound: int = 50_000) -> None:
         self._bound = bound
         self._keys: dict[object, int] = {}
         self._next = 0
 
-    def of(self, thing: object) -> int:
-        """The number of a thing; never one that another thing has had."""
-        key = self._keys.get(thing)
+    def of(self, value: object) -> int:
+        """The number of a value; no two values ever share one."""
+        key = self._keys.get(value)
         if key is None:
             if len(self._keys) >= self._bound:
                 self._keys.clear()
-            key = self._keys[thing] = self._next
+            key = self._keys[value] = self._next
             self._next += 1
         return key
 
 
 def shape_of(inventory: Inventory, weights: Weights, keys: Keys, rooms: dict[int, Room]) -> Shape:
-    """The groups of an inventory. Groups that are alike have one key, and one `Room` in `rooms`."""
+    """The shape of an inventory. Equal groups share a key and a `Room` in `rooms`."""
     largest = max((device.mib for device in inventory.devices), default=0)
     groups = [
         _group(inventory, members, counters, largest, weights, keys, rooms)
@@ -206,7 +202,7 @@ def shape_of(inventory: Inventory, weights: Weights, keys: Keys, rooms: dict[int
 
 
 def _components(devices: Sequence[Device]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Devices, and the counters that they share, of each group."""
+    """Device indices and counter indices of each group."""
     parent: dict[int, int] = {}
 
     def root(counter: int) -> int:
@@ -219,7 +215,7 @@ def _components(devices: Sequence[Device]) -> list[tuple[tuple[int, ...], tuple[
             parent[root(counter)] = root(device.consumes[0][0])
     members: dict[int, list[int]] = {}
     for index, device in enumerate(devices):
-        # Devices alone are told apart from counters by the sign.
+        # Negative keys mark devices without counters.
         members.setdefault(root(device.consumes[0][0]) if device.consumes else -1 - index, []).append(index)
     counters: dict[int, list[int]] = {}
     for counter in sorted(parent):
@@ -243,7 +239,7 @@ def _group(
     )
     mib = max(device.mib for device in devices)
     known = any(device.milli or device.mib for device in devices)
-    # A device of no GPU is worth nothing by itself; partitions of something else are worth as much as those of a GPU.
+    # A single device of no GPU has no worth; partitions of other hardware count like those of a GPU.
     scale = (GPU * mib // largest_mib if mib else GPU) if known or len(devices) > 1 else 0
     content = (
         tuple((kind_of(device), device.milli, device.mib, device.shareable) for device in devices),
@@ -263,7 +259,7 @@ def _group(
 
 
 def _size(device: Device, mib: int, scale: int, most: int) -> int:
-    """The part of its GPU that a device is, the larger one of compute and memory; else by how many there can be."""
+    """A device's part of its GPU, the larger of compute and memory; if both are unknown, `scale` / `most`."""
     if not device.milli and not device.mib:
         return scale // most
     return max(scale * min(device.milli, 1000) // 1000, scale * device.mib // mib if mib else 0)
@@ -285,7 +281,7 @@ def _pools(devices: Sequence[Device]) -> tuple[tuple[tuple[int, ...], int], ...]
 
 
 def overdrawn(shape: Shape, left: Sequence[Amount]) -> int:
-    """The bit mask of devices that nobody gets, because more is taken of a counter of their pool than there is."""
+    """The bit mask of devices that can't be allocated because a counter of their pool is overallocated."""
     mask = 0
     for counters, members in shape.pools:
         if any(left[counter] < 0 for counter in counters):
@@ -294,27 +290,27 @@ def overdrawn(shape: Shape, left: Sequence[Amount]) -> int:
 
 
 _STEPS_A_DEVICE: Final = 4
-"""Trying a device is about as much work as so many steps through the table of demands."""
+"""Trying a device costs about as much as this many steps through the table of demands."""
 
 Values = tuple[frozenset[Typed], ...]
-"""Of each constraint: the values of the devices taken under it."""
+"""For each constraint: the values of the devices taken under it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to take devices of a group: the cheapest one that gives so many to each demand, with such values."""
+    """The cheapest way to give certain numbers of a group's devices to demands, with certain values."""
 
     given: tuple[int, ...]
-    """(D,) devices given to each demand."""
+    """(D,) number of devices given to each demand."""
     values: Values
     cost: int
-    """What the group's worth falls by, in billionths of a GPU."""
+    """Decrease of the group's worth, in billionths of a GPU."""
     places: tuple[tuple[int, int], ...]
-    """Place in the group, and demand, of each device given, in order."""
+    """(place in the group, demand) of each device given, in order."""
 
 
 class Packer:
-    """The ways to take devices of the groups of one node for one set of demands."""
+    """Finds the ways to take devices of one node's groups for a set of demands."""
 
     def __init__(
         self,
@@ -340,9 +336,9 @@ class Packer:
         )
 
     def ways(self, group: Group) -> tuple[Way, ...]:
-        """All ways but that of taking nothing, those first that take the first devices. Raises SearchLimit.
+        """All ways to take at least one device, those with the first devices first. Raises SearchLimit.
 
-        The same tuple for groups that are alike in all that counts.
+        Groups in equal states get the same tuple object.
         """
         demands = self.asked.demands
         if not any(index in demand.open for demand in demands for index in group.members):
@@ -369,7 +365,7 @@ class Packer:
 
 
 def enough(devices: NodeDevices, groups: Sequence[Group], demands: Sequence[Demand], steps: Steps) -> bool:
-    """Whether counters are enough for each demand by itself: where not, nothing needs to be tried."""
+    """Whether the counters suffice for each demand alone: a quick check before the search."""
     return all(_supply(devices, groups, demand, steps) >= demand.count for demand in demands)
 
 
@@ -392,7 +388,7 @@ _Member = tuple[tuple[Amounts | None, ...], tuple[Typed | None, ...], int, int, 
 
 
 class _Run:
-    """One search through a group, and what is taken at this point of it."""
+    """A search through a group, with its current state."""
 
     def __init__(self, packer: Packer, group: Group, members: Sequence[_Member], left: tuple[Amount, ...]) -> None:
         self._packer = packer
@@ -404,7 +400,7 @@ class _Run:
         self._values: list[list[Typed]] = [[] for _ in packer.asked.values]
         self._left = list(left)
         self._kept = list(left)
-        """What is left where those who only look take nothing."""
+        """`_left` without the devices for admin access, which stay free."""
         self._taken = sum(member[2] << place for place, member in enumerate(members))
         self._uses: list[list[int]] = [[] for _ in members]
         self._places: list[tuple[int, int]] = []
@@ -416,7 +412,7 @@ class _Run:
         return tuple(self._best.values())
 
     def _search(self, first_place: int, first_demand: int, before: int) -> None:
-        """Give one device more, at this place and to this demand or later ones."""
+        """Give one more device, at `first_place` and `first_demand` or later."""
         demands = self._packer.asked.demands
         for place in range(first_place, len(self._members)):
             alike = self._alike[place]
@@ -460,7 +456,7 @@ class _Run:
         self._given[number] -= 1
 
     def _meets(self, place: int, number: int, demand: Demand, amounts: Amounts) -> bool:
-        """Whether a device can be given once more, besides to those who are given it already."""
+        """Whether a device can also be given to `demand`, beside the demands that have it."""
         uses = self._uses[place]
         demands = self._packer.asked.demands
         if self._devices[place].shareable:
@@ -476,7 +472,7 @@ class _Run:
         return not values or (value in values) != self._packer.asked.distinct[index]
 
     def _draw(self, place: int, demand: Demand) -> bool:
-        """Take the counters of a device: parts of one that is shared take them once."""
+        """Consume the counters of a device, once for all parts of a shareable one; False where they don't suffice."""
         takes = self._group.room.consumes[place]
         _, _, taken, blocked, _ = self._members[place]
         if not takes or (self._devices[place].shareable and (taken or self._uses[place])):
@@ -522,7 +518,7 @@ class _Run:
 
 
 def _alike(group: Group, members: Sequence[_Member], devices: Sequence[Device]) -> list[int]:
-    """Of each place the one before it whose device is alike, -1 for none: the later one is given no more than it."""
+    """For each place, the previous place with an equal device, -1 for none; breaks symmetry in the search."""
     last: dict[object, int] = {}
     alike = []
     for place, member in enumerate(members):
@@ -535,6 +531,6 @@ def _alike(group: Group, members: Sequence[_Member], devices: Sequence[Device]) 
 
 
 def _may_meet(one: Demand, other: Demand) -> bool:
-    """Whether two requests may be given the same device: only who looks later, for another claim."""
+    """Whether two demands may share a device: only if the later one has admin access and another claim."""
     first, second = sorted((one, other), key=lambda demand: demand.order)
     return second.admin and first.slots[0].claim != second.slots[0].claim

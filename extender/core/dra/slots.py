@@ -1,11 +1,9 @@
-"""The requests of a pod on one node, which devices do for each, and what they need together.
+"""The requests of a pod on one node: matching devices of each, and their combined demands.
 
-Requests that the same devices do for, under the same constraints, are one demand: which of them gets which device is
-decided at the end, and makes no difference to what is possible.
+Requests with the same devices and constraints are merged into one demand: which of them gets which device is decided at
+the end and does not affect what is possible.
 
-Which devices do for a request, whoever has them now.
-
-A selector is asked once about devices that are alike in all that it reads.
+`Matcher` evaluates a selector once for all devices that are equal in what it reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +12,8 @@ from typing import Final
 
 from extender.core.dra.asks import (
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
+    DeviceClaims,
+    DeviceSpec,
     Fault,
     Selector,
     Toleration,
@@ -25,56 +23,56 @@ from extender.core.dra.asks import (
 from extender.core.dra.devices import Amount, Device, NodeDevices, Taint, Value
 
 Match = tuple[tuple[str, Amount], ...] | None | Fault
-"""What a request takes of a device's capacities, None where the device does not do; or why that can't be told."""
+"""Amounts that a request takes of a device's capacities, None if the device does not match, or why that is unknown."""
 
 DRIVER: Final = "driver"
-"""What a selector reads that looks at the driver's name."""
+"""Entry of `Selector.reads` for the driver's name."""
 
 _STEPS_A_SELECTOR: Final = 20
-"""Asking a selector takes about as long as so many steps of a search, besides its own."""
+"""Overhead of evaluating a selector, in search steps."""
 
 MAX_STEPS: Final = 100_000
-"""Of one search for one pod on one node: about a tenth of a second."""
+"""Limit of one search for one pod on one node: about a tenth of a second."""
 
 
 class SearchLimit(Fault):
-    """The search has taken too many steps."""
+    """The search took too many steps."""
 
 
 class Steps:
-    """Counts down. Raises SearchLimit when there are none left."""
+    """A budget of search steps."""
 
     def __init__(self, limit: int = MAX_STEPS) -> None:
         self.limit = limit
         self.left = limit
 
     def take(self, steps: int = 1) -> None:
-        """Take some steps."""
+        """Use some steps. Raises SearchLimit when the budget is exceeded."""
         self.left -= steps
         if self.left < 0:
             raise SearchLimit(f"the search has taken {self.limit} steps")
 
 
-def match_of(device: Device, ask: DeviceAsk) -> Match:
-    """Whether a device does, in the order in which kube-scheduler asks: class, selectors, capacity."""
+def match_of(device: Device, ask: DeviceSpec) -> Match:
+    """Match a device, in kube-scheduler's order: class, selectors, capacity."""
     return Matcher().match(device, ask, Steps())
 
 
 class Matcher:
-    """Remembers what selectors have said. Bounded: it forgets all when it is full."""
+    """Caches results of selectors. A full cache is cleared."""
 
     def __init__(self, bound: int = 100_000) -> None:
         self._bound = bound
-        self._said: dict[tuple[str, object], bool | Fault] = {}
+        self._results: dict[tuple[str, object], bool | Fault] = {}
 
-    def match(self, device: Device, ask: DeviceAsk, steps: Steps) -> Match:
-        """Whether a device does. Raises SearchLimit where too many selectors had to be asked."""
+    def match(self, device: Device, ask: DeviceSpec, steps: Steps) -> Match:
+        """Match a device. Raises SearchLimit when the budget is exceeded."""
         try:
             for selector in ask.selectors:
-                said = self._ask(selector, device, steps)
-                if isinstance(said, Fault):
-                    return said
-                if not said:
+                result = self._evaluate(selector, device, steps)
+                if isinstance(result, Fault):
+                    return result
+                if not result:
                     return None
             return consumption_of(device, ask.capacity)
         except Fault as fault:
@@ -83,27 +81,26 @@ class Matcher:
             return fault
 
     def meets(self, selector: Selector, device: Device, steps: Steps) -> bool:
-        """Whether a device meets one condition; no where that fails. Raises SearchLimit."""
-        return self._ask(selector, device, steps) is True
+        """Whether a device meets one condition; False where it fails with an error. Raises SearchLimit."""
+        return self._evaluate(selector, device, steps) is True
 
-    def _ask(self, selector: Selector, device: Device, steps: Steps) -> bool | Fault:
+    def _evaluate(self, selector: Selector, device: Device, steps: Steps) -> bool | Fault:
         key = selector.expression, contents(device, selector.reads)
-        said = self._said.get(key)
-        if said is None:
+        result = self._results.get(key)
+        if result is None:
             steps.take(_STEPS_A_SELECTOR + selector.cost)
             try:
-                said = selector.matches(device)
+                result = selector.matches(device)
             except Fault as fault:
-                # Without the frames that it came through: they would stay in memory.
-                said = fault.with_traceback(None)
-            if len(self._said) >= self._bound:
-                self._said.clear()
-            self._said[key] = said
-        return said
+                result = fault.with_traceback(None)  # frames would stay in memory
+            if len(self._results) >= self._bound:
+                self._results.clear()
+            self._results[key] = result
+        return result
 
 
 def contents(device: Device, reads: frozenset[str] | None) -> object:
-    """All of a device that somebody who reads some attributes and capacities can tell from another; None reads all."""
+    """A key of all that a selector with these `reads` can see of a device; None reads everything."""
     if reads is None:
         attributes = tuple(sorted((name, type(value), value) for name, value in device.attributes.items()))
         return device.id.driver, device.shareable, attributes, tuple(sorted(device.capacity.items()))
@@ -111,7 +108,7 @@ def contents(device: Device, reads: frozenset[str] | None) -> object:
 
 
 def read(device: Device, name: str) -> object:
-    """What a selector finds under a name: an attribute, a capacity, or both."""
+    """The attribute's type and value, and the capacity, that a selector sees under a name."""
     domain, _, short = name.partition("/")
     value = device.attributes.get(name)
     capacity = device.capacity.get(name)
@@ -121,7 +118,7 @@ def read(device: Device, name: str) -> object:
 
 
 def tolerates(tolerations: Sequence[Toleration], taints: Sequence[Taint]) -> bool:
-    """Whether all taints that keep claims off a device are put up with."""
+    """Whether all NoSchedule and NoExecute taints of a device are tolerated."""
     return all(
         any(_tolerates(toleration, taint) for toleration in tolerations)
         for taint in taints
@@ -143,39 +140,39 @@ Typed = tuple[type, Value]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A request, or the alternative that it gets."""
+    """A request with a chosen alternative."""
 
     claim: int
-    ask: DeviceAsk
-    does: Mapping[int, Amounts]
-    """The devices that do while all are free, and what is taken of their capacities."""
+    ask: DeviceSpec
+    matching: Mapping[int, Amounts]
+    """Matching devices, whether free or not, with the amounts taken of their capacities."""
     open: Mapping[int, Amounts]
-    """Those of them that are free for it and tolerated."""
+    """Those of them that are free and tolerated."""
     count: int
-    """How many it gets: of one that asks for all, all that do."""
+    """Number of devices that it gets: all matching ones for a request for all."""
 
 
 MAX_DEVICES: Final = 32
-"""How many devices a claim may have (`AllocationResultsMaxSize`)."""
+"""Most devices per claim (`AllocationResultsMaxSize`)."""
 
-Matches = Mapping[DeviceAsk, Sequence[Match]]
-"""Of each request: what it makes of each device, those behind that are not Kerf's to give."""
+Matches = Mapping[DeviceSpec, Sequence[Match]]
+"""Of each request: its match with each device of the inventory, then with each unavailable device."""
 
 
 class _AllFault(Fault):
-    """A constraint may keep a request for all devices from one of them: kube-scheduler gives the pod up there."""
+    """A constraint may exclude a device from a request for all devices: kube-scheduler then fails the pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request and what its alternatives find on the node, None for one that is impossible by itself."""
+    """A request with its alternatives on the node; a slot is None if the alternative is impossible by itself."""
 
     claim: int
-    asks: tuple[DeviceAsk, ...]
+    asks: tuple[DeviceSpec, ...]
     slots: tuple[Slot | None, ...]
 
 
-def requests_of(devices: NodeDevices, asked: DevicesAsked, matches: Matches, blocked: int) -> list[Request]:
+def requests_of(devices: NodeDevices, asked: DeviceClaims, matches: Matches, blocked: int) -> list[Request]:
     """All requests of a pod, in kube-scheduler's order."""
     return [
         Request(
@@ -188,23 +185,23 @@ def requests_of(devices: NodeDevices, asked: DevicesAsked, matches: Matches, blo
     ]
 
 
-def _slot(devices: NodeDevices, claim: int, ask: DeviceAsk, matches: Sequence[Match], blocked: int) -> Slot | None:
-    found = devices.inventory.devices
-    does: dict[int, Amounts] = {
-        index: match if found[index].shareable else ()
-        for index, match in enumerate(matches[: len(found)])
+def _slot(devices: NodeDevices, claim: int, ask: DeviceSpec, matches: Sequence[Match], blocked: int) -> Slot | None:
+    own_devices = devices.inventory.devices
+    matching: dict[int, Amounts] = {
+        index: match if own_devices[index].shareable else ()
+        for index, match in enumerate(matches[: len(own_devices)])
         if match is not None and not isinstance(match, Fault)
     }
-    free = {index: amounts for index, amounts in does.items() if _is_open(devices, index, ask, amounts, blocked)}
+    free = {index: amounts for index, amounts in matching.items() if _is_open(devices, index, ask, amounts, blocked)}
     if ask.count:
-        return Slot(claim, ask, does, free, ask.count) if ask.count <= len(free) else None
-    beyond = any(match is not None for match in matches[len(found) :])
-    if beyond or not devices.inventory.complete or not does or len(free) < len(does):
+        return Slot(claim, ask, matching, free, ask.count) if ask.count <= len(free) else None
+    unavailable = any(match is not None for match in matches[len(own_devices) :])
+    if unavailable or not devices.inventory.complete or not matching or len(free) < len(matching):
         return None
-    return Slot(claim, ask, does, free, len(does))
+    return Slot(claim, ask, matching, free, len(matching))
 
 
-def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts, blocked: int) -> bool:
+def _is_open(devices: NodeDevices, index: int, ask: DeviceSpec, amounts: Amounts, blocked: int) -> bool:
     device, taken = devices.inventory.devices[index], bool(devices.taken >> index & 1)
     if taken and not ask.admin and (not device.shareable or devices.is_whole(index)):
         return False
@@ -217,15 +214,14 @@ def _is_open(devices: NodeDevices, index: int, ask: DeviceAsk, amounts: Amounts,
     return not blocked >> index & 1 and all(devices.left[counter] >= amount for counter, amount in device.consumes)
 
 
-# What kube-scheduler may give the pod up for
+# Why kube-scheduler may fail the pod
 
 
-def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Request], matches: Matches) -> Fault | None:
-    """What kube-scheduler may give the pod up for though something is possible, None when no order of it gets there.
+def faults_of(devices: NodeDevices, asked: DeviceClaims, requests: Sequence[Request], matches: Matches) -> Fault | None:
+    """Why kube-scheduler may fail the pod although an allocation is possible, None if no search order leads there.
 
-    It does so for a selector that fails, and for an amount that it can't count, on a device that it asks about: for a
-    request for all devices that is every one, for others each one that is not taken. And where a constraint keeps a
-    request for all devices from one of them.
+    It does so for a failing selector or an amount outside its arithmetic on a device that it examines: every device for
+    a request for all, else every free one. It also does so where a constraint excludes a device from a request for all.
     """
     for request in requests:
         for ask in request.asks:
@@ -242,7 +238,7 @@ def faults_of(devices: NodeDevices, asked: DevicesAsked, requests: Sequence[Requ
     return None
 
 
-def _reached_fault(devices: NodeDevices, ask: DeviceAsk, matches: Sequence[Match]) -> Fault | None:
+def _reached_fault(devices: NodeDevices, ask: DeviceSpec, matches: Sequence[Match]) -> Fault | None:
     for index, device in enumerate(devices.inventory.devices):
         match = matches[index]
         if isinstance(match, Fault) and (ask.admin or device.shareable or not devices.taken >> index & 1):
@@ -251,86 +247,86 @@ def _reached_fault(devices: NodeDevices, ask: DeviceAsk, matches: Sequence[Match
 
 
 def _all_fault(
-    devices: NodeDevices, asked: DevicesAsked, until: Sequence[Request], ask: DeviceAsk, matches: Matches
+    devices: NodeDevices, asked: DeviceClaims, until: Sequence[Request], ask: DeviceSpec, matches: Matches
 ) -> Fault | None:
-    """Whether a constraint may keep a request for all from one of its devices, after what others before it have."""
+    """A fault if a constraint may exclude a device from a request for all, given the devices of earlier requests."""
     claim = until[-1].claim
-    found = devices.inventory.devices
-    wanted = [index for index in range(len(found)) if isinstance(matches[ask][index], tuple)]
+    own_devices = devices.inventory.devices
+    wanted = [index for index in range(len(own_devices)) if isinstance(matches[ask][index], tuple)]
     for constraint in asked.claims[claim].constraints:
         if not _applies(constraint, ask):
             continue
-        values = [typed_value(found[index], constraint.attribute) for index in wanted]
+        values = [typed_value(own_devices[index], constraint.attribute) for index in wanted]
         num_values = len(set(values))
         clash = None in values or (num_values < len(values) if constraint.distinct else num_values > 1)
         others = {
-            typed_value(found[index], constraint.attribute)
+            typed_value(own_devices[index], constraint.attribute)
             for request in until[:-1]
             if request.claim == claim
             for other in request.asks
             if _applies(constraint, other)
-            for index in range(len(found))
+            for index in range(len(own_devices))
             if isinstance(matches[other][index], tuple)
         } - {None}
         if clash or (others & set(values) if constraint.distinct else others - set(values)):
-            return _AllFault(f"{constraint.attribute} may keep {ask.name} from one of its devices")
+            return _AllFault(f"the constraint on {constraint.attribute} may exclude a device from {ask.name}")
     return None
 
 
-# What they need together
+# Combined demands
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """So many devices out of some."""
+    """A number of devices out of a set."""
 
     slots: tuple[Slot, ...]
-    """Those it stands for, in order, with the same devices each."""
+    """The merged slots in order, all with the same devices."""
     order: int
-    """Of its first slot."""
+    """Position of its first slot."""
     constraints: tuple[int, ...]
-    """Indices of those that apply to it."""
+    """Indices of the constraints that apply."""
 
     @property
     def open(self) -> Mapping[int, Amounts]:
-        """The devices that do, and are free for it."""
+        """Matching devices that are free and tolerated, with the amounts taken."""
         return self.slots[0].open
 
     @property
     def count(self) -> int:
-        """How many are needed in all."""
+        """Number of devices needed for all slots."""
         return sum(slot.count for slot in self.slots)
 
     @property
     def admin(self) -> bool:
-        """Whether it only looks at them."""
+        """Whether it is for admin access."""
         return self.slots[0].ask.admin
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The demands of a pod, and the constraints over them."""
+    """The demands of a pod and their constraints."""
 
     demands: tuple[Demand, ...]
     values: tuple[Mapping[int, Typed], ...]
-    """Of each constraint: the values of the devices that have the attribute."""
+    """Of each constraint: the attribute's value by device."""
     distinct: tuple[bool, ...]
 
 
-def _applies(constraint: Constraint, ask: DeviceAsk) -> bool:
-    """Whether a constraint is about the devices of a request."""
+def _applies(constraint: Constraint, ask: DeviceSpec) -> bool:
+    """Whether a constraint applies to a request."""
     names = constraint.requests
     return not names or ask.name in names or ask.name.partition("/")[0] in names
 
 
 def typed_value(device: Device, attribute: str) -> Typed | None:
-    """An attribute's value with its type: in Python, True equals 1."""
+    """An attribute's value with its type, because True equals 1 in Python; None if missing."""
     value = device.attributes.get(attribute)
     return None if value is None else (type(value), value)
 
 
-def asked_of(devices: NodeDevices, asked: DevicesAsked, slots: Sequence[Slot]) -> Asked:
-    """The demands of the requests of a pod, in order."""
+def asked_of(devices: NodeDevices, asked: DeviceClaims, slots: Sequence[Slot]) -> Asked:
+    """The demands of a pod's slots, in order."""
     names = {(slot.claim, constraint): None for slot in slots for constraint in asked.claims[slot.claim].constraints}
     constraints = [
         (claim, constraint)
@@ -346,10 +342,10 @@ def asked_of(devices: NodeDevices, asked: DevicesAsked, slots: Sequence[Slot]) -
             for index, (claim, constraint) in enumerate(constraints)
             if claim == slot.claim and _applies(constraint, slot.ask)
         )
-        # Where somebody only looks, the order of requests decides what may meet on a device.
+        # With admin access, the order of requests decides which may get the same device, so none are merged.
         shared = any(devices.inventory.devices[index].shareable for index in slot.open)
-        apart = order if admin or not slot.ask.count else -1
-        key = apart, indices, frozenset(slot.open.items()), slot.count if shared else 0
+        unmerged = order if admin or not slot.ask.count else -1
+        key = unmerged, indices, frozenset(slot.open.items()), slot.count if shared else 0
         merged.setdefault(key, []).append((order, slot))
         under[key] = indices
     demands = [Demand(tuple(slot for _, slot in members), members[0][0], under[key]) for key, members in merged.items()]

@@ -1,1 +1,1 @@
-"""What fits where, and why not."""
+"""Checks of requests against nodes, and why they fail."""

@@ -1,8 +1,7 @@
-"""The checks that a node has to pass, one row each: what it fails as, how that is found, what is said of it, and what
-would help. Whatever tells why a node does not do, or what would make it do, reads the row that refused it.
+"""The table of checks that a node must pass: code, test, sentence, and remedies of each.
 
-Sentences name what is required and what is here, in few stable buckets: kube-scheduler groups equal texts into one
-line of its event, and a text that changes from try to try keeps the pod spinning through its queue.
+Sentences have few distinct values and stay the same between attempts: kube-scheduler groups equal texts in its event,
+and a changing text makes it requeue the pod again and again.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import Ints, Longs, Mask, num_true
-from extender.core.fit.device_fits import DeviceFitting, Found
+from extender.core.fit.device_fits import DeviceFitting, SearchResult
 from extender.core.fit.fittings import (
     Fitting,
     GpuFitting,
@@ -30,18 +29,18 @@ from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import AskedUnit, GpuRequest, named
 from extender.core.vendors.registry import SEVERAL, VENDORS
 
-_NO_UNIT: Final = int(GpuUnit.NONE)  # a member of an enum is looked up by Python
+_NO_UNIT: Final = int(GpuUnit.NONE)  # an int, because comparing with enum members is slow
 _OTHER_VENDOR: Final = 2**24
-"""From here on a number is a vendor's: no node has as many GPUs."""
+"""Added to a vendor's number to mark it as such: no node has as many GPUs."""
 Failure = tuple[Mask, Longs]
-"""(R,) where a check fails, and (R,) the number to tell."""
-_Says = Callable[[GpuRequest, int], str]
+"""(R,) where a check fails, and (R,) the number for its sentence."""
+_Sentence = Callable[[GpuRequest, int], str]
 _Remedies = Callable[[GpuRequest, str, int], Iterable[Remedy]]
-"""Of a request, the name of the node that comes nearest, and the number that it failed with."""
+"""(request, name of the nearest node, number of its failure) to remedies."""
 
 
 class Change(StrEnum):
-    """What of a request may be less."""
+    """The condition of a request that may be relaxed."""
 
     COUNT = "count"
     MEMORY_EACH = "memoryEach"
@@ -53,12 +52,12 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What others have that the request lacks, on a node that fails for that."""
+    """How to compute what other pods would have to release."""
 
     unit: str
     """What is counted: GPUs, milli or MiB."""
     asked: Callable[[GpuRequest, Ints], Longs]
-    """(R,) what the number is held against; of the request and (R, G) memory of the GPUs."""
+    """(request, (R, G) memory of the GPUs) to (R,) the amount that the failure's number falls short of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,50 +65,50 @@ class Check:
     """A row of the table."""
 
     reason: int
-    """Its code in arrays. Checks are made in the order of these."""
+    """Code; checks run in the order of their codes."""
     name: str = ""
-    """In JSON and metrics."""
+    """Name in JSON and metrics."""
     gpus: Callable[[GpuFitting], Failure | None] | None = None
-    """Where GPUs asked by number fail it; None where the request does not ask for that."""
+    """The test for requests that count GPUs; returns None where the request lacks the condition."""
     mig: Callable[[MigFitting], Failure | None] | None = None
     devices: Callable[[DeviceFitting], Failure | None] | None = None
-    """Likewise for ResourceClaims."""
+    """The test for ResourceClaims."""
     by_state: bool = True
-    """Whether it comes to the same on nodes that are equal but for their name and identity."""
+    """Whether nodes that differ only in name and identity get equal results."""
     resolvable: bool = False
-    """Whether it passes when other pods go: only that makes a node a candidate for preemption."""
-    says: _Says
-    """The sentence. The number is that of units here that pass, or what the check counts."""
+    """Whether it passes when other pods end; only then is the node a candidate for preemption."""
+    says: _Sentence
+    """The sentence; the number is the units that pass, or what the check counts."""
     gpu: Callable[[GpuFitting, int, int], str] = lambda fitting, row, slot: "in use"
-    """What a GPU lacks that the check takes away, by row and index."""
+    """Why the check excludes a GPU, by row and index."""
     change: Change | None = None
-    """What of the request would have to be less."""
+    """The condition that may be relaxed."""
     relaxed: Callable[[GpuRequest], tuple[str, GpuRequest] | None] = lambda request: None
-    """A request without this condition, and what it is in words; None where it has none."""
+    """A description of the request without this condition, and that request; None where it lacks the condition."""
     missing: Missing | None = None
     none_has: str = ""
-    """What is said of nodes that have none at all: "has {}GPUs"."""
+    """Text for nodes with none at all: "has {}GPUs"."""
     of_kind: bool = False
-    """Whether the number counts GPUs of the kind that is asked for."""
+    """Whether the number counts GPUs of the requested kind."""
     remedies: _Remedies = lambda request, node, number: ()
-    """What of the nodes would have to be another way; of the node that comes nearest, and the number that it has."""
+    """What to change about nodes."""
 
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", Reason(self.reason).name)
 
 
-# How each is found
+# Tests
 
 
 def _too_few(fitting: GpuFitting, left: Mask) -> Failure:
-    """Where fewer units are left than are needed."""
+    """Where fewer units are left than needed."""
     number = fitting.units(left)
     return number < fitting.needed, number
 
 
 def _left_out(fitting: MigFitting) -> Failure:
-    """Where a node gives nothing, whatever it has."""
+    """Where Kerf uses none of the node's GPUs."""
     left_out = fitting.rows_of(fitting.cluster.left_out).astype(np.int64)
     return (left_out != LeftOut.NOTHING) & (left_out != LeftOut.TOO_MANY), left_out
 
@@ -118,8 +117,8 @@ def _no_gpus(fitting: GpuFitting) -> Failure:
     none, left_out = fitting.unit == _NO_UNIT, fitting.left_out
     if not left_out.any():
         return none, fitting.num_installed
-    told = (left_out != LeftOut.NOTHING) & ((left_out != LeftOut.TOO_MANY) | (fitting.num_installed < fitting.needed))
-    return told | none, np.where(told, left_out, fitting.num_installed)
+    fails = (left_out != LeftOut.NOTHING) & ((left_out != LeftOut.TOO_MANY) | (fitting.num_installed < fitting.needed))
+    return fails | none, np.where(fails, left_out, fitting.num_installed)
 
 
 def _other_kind(fitting: GpuFitting) -> Failure:
@@ -151,7 +150,7 @@ def _wrong_uuid(fitting: GpuFitting) -> Failure | None:
 
 
 def _wrong_model(fitting: GpuFitting) -> Failure | None:
-    """Not even with those whose model is not known there would be enough."""
+    """Where too few GPUs match even if those of unknown model do."""
     if fitting.request.include is None and fitting.request.exclude is None:
         return None
     return _without(fitting, fitting.of_model, lambda: fitting.nameless)
@@ -165,17 +164,19 @@ def _model_unknown(fitting: GpuFitting) -> Failure | None:
 
 
 def _too_small(fitting: GpuFitting) -> Failure | None:
-    """Not even with those whose memory is not known there would be enough."""
+    """Where too few GPUs match even if those of unknown memory do."""
     if not fitting.request.memory_each_mib:
         return None
     return _without(fitting, fitting.of_size, lambda: fitting.memory == 0)
 
 
 def _without(fitting: GpuFitting, known: Mask, maybe: Callable[[], Mask]) -> Failure:
-    """Where fewer than needed are known to do, and those that may do would not be enough either: what does not do is
-    taken away. The next check takes those away that only may."""
+    """Where too few GPUs are `known` to match or `maybe` match; excludes all others.
+
+    The next check excludes those that only may match.
+    """
     failed, number = fitting.too_few = _too_few(fitting, fitting.left & known)
-    if fitting.lost is None and not failed.any():
+    if fitting.excluded_by is None and not failed.any():
         return failed, number
     fitting.keep(known | maybe())
     return failed & (fitting.units(fitting.left) < fitting.needed), number
@@ -209,8 +210,7 @@ def _kept_for_move(fitting: Fitting) -> Failure:
 
 
 def _kept_apart(fitting: GpuFitting) -> Failure:
-    """Where the device plugin picks GPUs by itself, and pods are that it serves beside those of which it knows
-    nothing: it would give away the GPUs of the latter."""
+    """Where a device plugin that picks GPUs might hand out those of annotation-only pods."""
     cluster = fitting.cluster
     others = cluster.num_served if fitting.request.unit is AskedUnit.WHOLE else cluster.num_unserved
     return fitting.rows_of(cluster.plugin_picks) & (fitting.rows_of(others) > 0), fitting.num_installed
@@ -227,23 +227,23 @@ def _not_counted(fitting: GpuFitting) -> Failure | None:
 
 
 def _lacks_compute(fitting: GpuFitting) -> Mask:
-    """(R, G) GPUs that have less compute free than a share takes: one without any left serves nobody."""
+    """(R, G) GPUs with less free compute than a share takes, or with none."""
     return fitting.shares[:, None] & (fitting.free_milli < max(fitting.request.milli, 1))
 
 
 def _lacks_memory(fitting: GpuFitting) -> Mask:
-    """(R, G) GPUs that have less memory free than a share takes."""
+    """(R, G) GPUs with less free memory than a share takes."""
     return fitting.shares[:, None] & (fitting.free_mib < fitting.share_mib)
 
 
 def _with_room(fitting: GpuFitting) -> Mask:
-    """(R, G) GPUs left that nobody holds, or that may be shared."""
+    """(R, G) remaining GPUs without bookings, or all remaining ones where the request gets shares."""
     room: Mask = fitting.left & (fitting.idle | fitting.shares[:, None] if fitting.gives_shares else fitting.idle)
     return room
 
 
 def _available(fitting: GpuFitting, room: Mask) -> Longs:
-    """(R,) units of the GPUs with room, whatever those of unknown index hold."""
+    """(R,) units of the GPUs with room, minus the untracked ones."""
     if not fitting.gives_shares:
         return fitting.free_units(room)
     shares = num_true(room & ~fitting.idle) + np.maximum(num_true(room & fitting.idle) - fitting.untracked, 0)
@@ -259,7 +259,7 @@ def _memory_busy(fitting: GpuFitting) -> Failure | None:
 
 
 def _lacking(fitting: GpuFitting, lacks: Mask, free: Ints) -> Failure | None:
-    """Where too few GPUs are left for shares without those that lack something: what the last one needed has free."""
+    """Where too few GPUs don't lack something for shares; the number is what the last GPU needed has free."""
     before = fitting.left
     fitting.keep(~lacks)
     few = fitting.shares & (num_true(fitting.left) < fitting.needed)
@@ -289,53 +289,52 @@ def _mig_busy(fitting: MigFitting) -> Failure:
 
 
 def _fewer(fitting: MigFitting, devices: Iterable[tuple[int, Longs]]) -> Failure:
-    """Where there are fewer of a kind of devices than its count: the last such kind is told."""
+    """Where there are fewer devices of a profile than requested; the number is that of the last such profile."""
     failed, number = np.zeros(len(fitting.rows), np.bool_), np.zeros(len(fitting.rows), np.int64)
-    for count, here in devices:
-        failed, number = failed | (here < count), np.where(here < count, here, number)
+    for count, available in devices:
+        failed, number = failed | (available < count), np.where(available < count, available, number)
     return failed, number
 
 
-def _found(found: Found) -> Callable[[DeviceFitting], Failure]:
+def _found(found: SearchResult) -> Callable[[DeviceFitting], Failure]:
     return lambda fitting: (fitting.found == found, np.zeros(len(fitting.rows), np.int64))
 
 
-# What is said of it
+# Sentences
 
 
 _BEST: Final = "best here: "
 
 
-def _needs(here: _Says, of_devices: str = "", joint: str = ",") -> _Says:
-    """A sentence that begins with what is needed; `of_devices` is what is here for ResourceClaims."""
+def _needs(fault: _Sentence, of_devices: str = "", joint: str = ",") -> _Sentence:
+    """A sentence that starts with the request; `of_devices` replaces the fault for ResourceClaims."""
 
     def says(request: GpuRequest, number: int) -> str:
-        words = of_devices if request.devices is not None and of_devices else here(request, number)
+        words = of_devices if request.devices is not None and of_devices else fault(request, number)
         return f"needs {request}{joint} {words}"
 
     return says
 
 
-def _counted(what: str, of_devices: str = "") -> _Says:
+def _counted(what: str, of_devices: str = "") -> _Sentence:
     return _needs(lambda request, number: f"{_BEST}{number} {what}", of_devices)
 
 
-def _of_memory(what: str) -> _Says:
+def _of_memory(what: str) -> _Sentence:
     return _needs(lambda request, number: f"{_BEST}{format_mib(number)} {what}")
 
 
-def _words(words: str) -> _Says:
+def _words(words: str) -> _Sentence:
     return _needs(lambda request, number: words)
 
 
 def _of_left_out(request: GpuRequest, number: int) -> str:
-    """Of a node that gives no GPUs, or not as many as it has."""
     left_out = LeftOut(number)
-    return f"none given here: {LEFT_OUT_WORDS[left_out]} (kerf install check)" if left_out else "no GPUs here"
+    return f"not available here: {LEFT_OUT_WORDS[left_out]} (kerf install check)" if left_out else "no GPUs here"
 
 
 def _of_set_aside(request: GpuRequest, number: int) -> str:
-    return f"set aside: {number} {'pod' if number == 1 else 'pods'} failed here soon after their start"
+    return f"quarantined: {number} {'pod' if number == 1 else 'pods'} failed here soon after starting"
 
 
 def _of_other_kind(request: GpuRequest, number: int) -> str:
@@ -369,7 +368,7 @@ def _of_kept_apart(request: GpuRequest, number: int) -> str:
     return "pods here have GPUs by annotation alone, and the device plugin could hand out the same GPUs"
 
 
-# What would help
+# Remedies
 
 
 def _without_model(request: GpuRequest) -> tuple[str, GpuRequest] | None:
@@ -385,48 +384,42 @@ def _without_uuids(request: GpuRequest) -> tuple[str, GpuRequest] | None:
 
 
 def _do(kind: Kind, text: str, command: str = "kerf top {0}") -> _Remedies:
-    """One remedy: a text with the node's name as it may be shown, and a command with the name itself."""
+    """A single remedy: `text` with the node's printable name, `command` with the exact name."""
     return lambda request, node, number: [Remedy(kind, text.format(named(node)), command.format(node))]
 
 
-def _another(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
-    """No empty node of those here would do either."""
-    return [Remedy(Kind.NODES, f"add a node with {request}: none of those that it may go to has that")]
+def _add_node(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
+    """For requests that fit on no node even if empty."""
+    return [Remedy(Kind.NODES, f"add a node with {request}: no node it may run on has that")]
 
 
-def _give(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
+def _find_left_out(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
     if number:
-        return [Remedy(Kind.NODES, "see why nodes give none of their GPUs", "kerf install check")]
-    return _another(request, node, number)
+        return [Remedy(Kind.NODES, "find out why nodes offer none of their GPUs", "kerf install check")]
+    return _add_node(request, node, number)
 
 
 _DESCRIBE: Final = _do(
     Kind.NODES,
-    "have the GPUs of {0} described: by GPU Feature Discovery, or the annotation kerf.dev/gpus",
+    "describe the GPUs of {0} with GPU Feature Discovery or the annotation kerf.dev/gpus",
     "kerf install check",
 )
 
 
-def _apart(request: GpuRequest) -> list[Remedy]:
-    found = [
-        Remedy(Kind.NODES, "label a node for shares and pods that ask by annotation alone, and have these select it")
-    ]
+def _separate_nodes(request: GpuRequest) -> list[Remedy]:
+    remedies = [Remedy(Kind.NODES, "label a node for shares and annotation-only pods, and make those pods select it")]
     if guide := VENDORS[request.vendor].plugin_guide:
-        led = "turn the node agent on: it leads the device plugin to other GPUs, and both kinds share a node"
-        found.append(Remedy(Kind.NODES, f"{led} ({guide})"))
-    return found
+        agent = "turn on the node agent: it steers the device plugin to other GPUs, so that both kinds can share a node"
+        remedies.append(Remedy(Kind.NODES, f"{agent} ({guide})"))
+    return remedies
 
 
-def _separate(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
-    """Of pods by annotation alone and pods of the device plugin, which keep each other from a node."""
-    look = f"kerf top {node}"
-    if request.unit is AskedUnit.WHOLE:
-        resource = VENDORS[request.vendor].resource
-        return [*_apart(request), Remedy(Kind.WAIT, f"wait for pods with {resource} on {named(node)} to end", look)]
-    return [
-        Remedy(Kind.WAIT, f"wait for pods that ask by annotation alone on {named(node)} to end", look),
-        *_apart(request),
-    ]
+def _separate_pods(request: GpuRequest, node: str, number: int) -> Iterable[Remedy]:
+    """For annotation-only pods and pods of the device plugin, which exclude each other from a node."""
+    annotation_only = request.unit is AskedUnit.WHOLE
+    others = f"pods with {VENDORS[request.vendor].resource}" if annotation_only else "annotation-only pods"
+    wait = Remedy(Kind.WAIT, f"wait for {others} on {named(node)} to end", f"kerf top {node}")
+    return [*_separate_nodes(request), wait] if annotation_only else [wait, *_separate_nodes(request)]
 
 
 # The table
@@ -441,29 +434,29 @@ BUILT_IN: Final = (
         reason=Reason.NO_GPUS,
         gpus=_no_gpus,
         mig=_left_out,
-        devices=_found(Found.NO_DEVICES),
+        devices=_found(SearchResult.NO_DEVICES),
         says=_needs(_of_left_out, "no devices here that Kerf allocates"),
         none_has="has {}GPUs",
-        remedies=_give,
+        remedies=_find_left_out,
     ),
     Check(
         reason=Reason.NOT_THIS_KIND,
         gpus=_other_kind,
-        devices=_found(Found.UNDECIDED),
+        devices=_found(SearchResult.UNDECIDED),
         says=_needs(_of_other_kind, "which can't be decided here: a selector fails, or the search takes too long"),
         gpu=lambda fitting, row, slot: "not of the requested kind",
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.TOO_FEW_INSTALLED,
         gpus=_too_few_installed,
         mig=_mig_installed,
-        devices=_found(Found.NEVER),
-        says=_counted("installed", "the devices here do not meet it"),
+        devices=_found(SearchResult.NEVER),
+        says=_counted("installed", "the devices here do not satisfy it"),
         change=Change.COUNT,
         none_has="has {}such devices",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.UNHEALTHY,
@@ -483,7 +476,7 @@ BUILT_IN: Final = (
         relaxed=_without_uuids,
         none_has="offers it {}GPUs of that UUID",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.WRONG_MODEL,
@@ -494,7 +487,7 @@ BUILT_IN: Final = (
         relaxed=_without_model,
         none_has="offers it {}GPUs of that model",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.MODEL_UNKNOWN,
@@ -512,14 +505,14 @@ BUILT_IN: Final = (
         change=Change.MEMORY_EACH,
         none_has="offers it {}GPUs of that size",
         of_kind=True,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.TOTAL_TOO_SMALL,
         gpus=_total_too_small,
         says=_of_memory("installed"),
         change=Change.MEMORY_TOTAL,
-        remedies=_another,
+        remedies=_add_node,
     ),
     Check(
         reason=Reason.MEMORY_UNKNOWN,
@@ -541,8 +534,8 @@ BUILT_IN: Final = (
         gpus=_kept_for_move,
         mig=_kept_for_move,
         devices=_kept_for_move,
-        says=_words("what is free here is kept for a move that makes room"),
-        remedies=_do(Kind.WAIT, "wait: room on {0} is kept for pods that move", ""),
+        says=_words("free capacity here is reserved for a move that makes room"),
+        remedies=_do(Kind.WAIT, "wait: room on {0} is reserved for pods being moved", ""),
     ),
     Check(
         reason=Reason.NOT_COUNTED,
@@ -550,14 +543,14 @@ BUILT_IN: Final = (
         gpus=_not_counted,
         says=_needs(_of_left_out),
         change=Change.COUNT,
-        remedies=_give,
+        remedies=_find_left_out,
     ),
     Check(
         reason=Reason.KEPT_APART,
         resolvable=True,
         gpus=_kept_apart,
         says=_needs(_of_kept_apart, joint=";"),
-        remedies=_separate,
+        remedies=_separate_pods,
     ),
     Check(
         reason=Reason.COMPUTE_BUSY,
@@ -584,8 +577,8 @@ BUILT_IN: Final = (
         resolvable=True,
         gpus=_busy,
         mig=_mig_busy,
-        devices=_found(Found.TAKEN),
-        says=_counted("free", "the devices here that would do are taken"),
+        devices=_found(SearchResult.TAKEN),
+        says=_counted("free", "all matching devices here are taken"),
         change=Change.COUNT,
         missing=Missing("GPUs", _each(lambda request: max(request.count, 1))),
         remedies=_do(Kind.NODES, "add a node like {0}", "kerf what-if --waiting --add-node auto"),
@@ -599,17 +592,16 @@ BUILT_IN: Final = (
         missing=Missing("MiB", _each(lambda request: request.memory_total_mib)),
     ),
 )
-"""In the order of their codes."""
 _OTHERS: Final = (
     Check(reason=Reason.FITS, says=lambda request, number: "fits"),
     Check(reason=Reason.UNKNOWN_NODE, says=lambda request, number: "node not known to Kerf yet"),
     Check(
         reason=Reason.OCCUPIED,
         says=_words("free by bookings but in use by unknown processes, or faulty"),
-        remedies=_do(Kind.NODES, "find what uses GPUs of {0} without a booking, or is faulty there"),
+        remedies=_do(Kind.NODES, "find what uses GPUs of {0} without a booking, or which of them are faulty"),
     ),
 )
-"""What is not found by a check of the table."""
+"""Reasons that no check of the table finds."""
 
 
 class _Table:
@@ -620,11 +612,11 @@ class _Table:
         self.only(checks)
 
     def add(self, check: Check) -> None:
-        """One more. Raises ValueError where another one has its code."""
+        """Add a check. Raises ValueError where another one has its code."""
         self.only((*self.checks, check))
 
     def only(self, checks: Iterable[Check]) -> None:
-        """These, and no others. Raises ValueError where two have the same code."""
+        """Replace all checks. Raises ValueError where two have the same code."""
         self.checks = tuple(sorted(checks, key=lambda check: check.reason))
         self._by_code = {check.reason: check for check in (*self.checks, *_OTHERS)}
         if len(self._by_code) < len(self.checks) + len(_OTHERS):
@@ -633,28 +625,30 @@ class _Table:
         self.mig = [(check.reason, check.mig) for check in self.checks if check.mig is not None]
         self.devices = [(check.reason, check.devices) for check in self.checks if check.devices is not None]
         self.by_state = all(check.by_state for check in self.checks)
+        self.by_gpus = self.by_state and set(self.checks) <= set(BUILT_IN)
+        """Whether results depend on nodes' GPUs alone: a package's filter may look at CPU and main memory."""
         self.is_resolvable = np.zeros(np.iinfo(np.uint8).max + 1, np.bool_)
         """By code."""
         self.is_resolvable[[check.reason for check in self.checks if check.resolvable]] = True
         self.could_fit = self.is_resolvable.copy()
-        """By code: whether it fits, or would if other pods went."""
+        """By code: whether the request fits, or would if other pods ended."""
         self.could_fit[Reason.FITS] = True
 
     def __getitem__(self, code: int) -> Check:
-        """Also what FITS, UNKNOWN_NODE and OCCUPIED stand for."""
+        """The check of a code, including FITS, UNKNOWN_NODE and OCCUPIED."""
         return self._by_code[code]
 
     def nearest(self, reason: npt.NDArray[np.uint8]) -> int:
-        """What keeps a request from the nodes that come nearest: (R,) reasons, R > 0, none of them FITS.
+        """The reason of the nodes closest to fitting, from (R,) reasons, R > 0, none of them FITS.
 
-        The later a check fails, the closer it was; of what is only taken now, that on most nodes.
+        The later a check fails, the closer; among reasons that pass when pods end, the most frequent.
         """
         passing = reason[reason >= Reason.KEPT_APART]
         return self[int(np.bincount(passing).argmax() if len(passing) else reason.max())].reason
 
     @property
     def names(self) -> list[str]:
-        """Of all that a node may fail, each once."""
+        """Names of all reasons but FITS, without duplicates."""
         return list(dict.fromkeys(check.name for code, check in sorted(self._by_code.items()) if code != Reason.FITS))
 
 
@@ -662,28 +656,30 @@ TABLE: Final = _Table(BUILT_IN)
 
 
 def resolvable(reason: npt.NDArray[np.uint8]) -> Mask:
-    """Which of some reasons go away when other pods do, in the same shape."""
-    passing: Mask = TABLE.is_resolvable[reason]
-    return passing
+    """Which reasons pass when other pods end, in the same shape."""
+    mask: Mask = TABLE.is_resolvable[reason]
+    return mask
 
 
 def could_fit(reason: npt.NDArray[np.uint8]) -> Mask:
-    """Which of some reasons let a request fit now or when other pods go, in the same shape."""
-    could: Mask = TABLE.could_fit[reason]
-    return could
+    """Which reasons let a request fit now or when other pods end, in the same shape."""
+    mask: Mask = TABLE.could_fit[reason]
+    return mask
 
 
 def sentence(reason: int, request: GpuRequest, number: int) -> str:
-    """A reason in words, with the number behind it."""
+    """The sentence of a reason, with the number behind it."""
     return TABLE[reason].says(request, number)
 
 
 def nearest_sentence(node: str, reason: int, request: GpuRequest, number: int) -> str:
-    """Of all nodes in one: the one that comes nearest, named as it may be shown, and what keeps the request from it:
-    "needs 8 GPUs of model h100; h100-1 is nearest with 6 free"."""
+    """A summary of all nodes by the nearest one (a printable name) and its fault.
+
+    "needs 8 GPUs of model h100; h100-1 is nearest with 6 free".
+    """
     words = sentence(reason, request, number)
-    here = words.removeprefix(f"needs {request}").lstrip(",; ")
-    if here == words:
+    fault = words.removeprefix(f"needs {request}").lstrip(",; ")
+    if fault == words:
         return f"{words} ({node})"
     nearest = f"needs {request}; {node} is nearest"
-    return f"{nearest} with {here.removeprefix(_BEST)}" if here.startswith(_BEST) else f"{nearest}: {here}"
+    return f"{nearest} with {fault.removeprefix(_BEST)}" if fault.startswith(_BEST) else f"{nearest}: {fault}"

@@ -1,4 +1,4 @@
-"""Which nodes a request fits: the table of checks, made on R rows of a cluster."""
+"""Which nodes a request fits: runs the table of checks on R rows of a cluster."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Floats, Longs, Mask, Rows, num_true
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.fit import filters
 from extender.core.fit.checks import TABLE, Failure
 from extender.core.fit.device_fits import DeviceFitting
@@ -31,17 +31,17 @@ def fit(cluster: Cluster, request: GpuRequest, rows: Rows) -> Fit:
     return _fit_gpus(GpuFitting(cluster, request, rows))
 
 
-def fit_devices(cluster: Cluster, asked: DevicesAsked, rows: Rows) -> Fit:
-    """Check what claims ask on R rows of a cluster."""
+def fit_devices(cluster: Cluster, asked: DeviceClaims, rows: Rows) -> Fit:
+    """Check the requests of claims on R rows of a cluster."""
     return fit(cluster, GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked), rows)
 
 
-def lost(cluster: Cluster, request: GpuRequest, rows: Rows) -> tuple[GpuFitting, npt.NDArray[np.uint8]]:
-    """(R, G) codes of the checks that take GPUs away from a request that asks for them by number, 0 where none does."""
+def exclusion_codes(cluster: Cluster, request: GpuRequest, rows: Rows) -> tuple[GpuFitting, npt.NDArray[np.uint8]]:
+    """The fitting, and (R, G) codes of the checks that exclude each GPU, 0 for none; for requests that count GPUs."""
     fitting = GpuFitting(cluster, request, rows)
-    fitting.lost = np.zeros(fitting.installed.shape, np.uint8)
+    fitting.excluded_by = np.zeros(fitting.installed.shape, np.uint8)
     _fit_gpus(fitting)
-    return fitting, fitting.lost
+    return fitting, fitting.excluded_by
 
 
 def _fit_gpus(fitting: GpuFitting) -> Fit:
@@ -68,7 +68,7 @@ def _fit_devices(fitting: DeviceFitting) -> Fit:
 
 
 def _fit_without_gpus(cluster: Cluster, rows: Rows) -> Fit:
-    """Everywhere: CPU and main memory are kube-scheduler's to check, as for all pods."""
+    """Fits everywhere: kube-scheduler itself checks CPU and main memory."""
     idle, free_units = _idle(cluster, rows)
     nothing = np.zeros(len(rows), np.int64)
     reason = np.full(len(rows), Reason.FITS, np.uint8)
@@ -76,31 +76,31 @@ def _fit_without_gpus(cluster: Cluster, rows: Rows) -> Fit:
 
 
 def _idle(cluster: Cluster, rows: Rows) -> tuple[Mask, Longs]:
-    """(R, G) GPUs of which nobody holds anything, and (R,) how many units that is at least."""
-    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
-    idle = (milli == WHOLE_MILLI) & (mib == cluster.taken(cluster.gpu_memory_mib, rows))
-    units = num_true(idle) * cluster.taken(cluster.units_per_gpu, rows)
-    return idle, np.maximum(units - cluster.taken(cluster.untracked_units, rows), 0)
+    """(R, G) GPUs without any booking, and (R,) the least number of units that these have free."""
+    milli, mib = cluster.take_rows(cluster.gpu_free_milli, rows), cluster.take_rows(cluster.gpu_free_mib, rows)
+    idle = (milli == WHOLE_MILLI) & (mib == cluster.take_rows(cluster.gpu_memory_mib, rows))
+    units = num_true(idle) * cluster.take_rows(cluster.units_per_gpu, rows)
+    return idle, np.maximum(units - cluster.take_rows(cluster.untracked_units, rows), 0)
 
 
 def _failures(
     fitting: _FittingT, checks: Sequence[tuple[int, Callable[[_FittingT], Failure | None]]]
 ) -> list[tuple[int, Failure]]:
-    found = []
+    failures = []
     for code, check in checks:
         fitting.check = code
         if (failure := check(fitting)) is not None:
-            found.append((code, failure))
-    return found
+            failures.append((code, failure))
+    return failures
 
 
 def _first(failures: list[tuple[int, Failure]], available: Longs) -> tuple[npt.NDArray[np.uint8], Longs]:
-    """(R,) the code of the first check that fails, and the number to tell: `available` where none does."""
-    if len(available) == 1:  # as a rule, of the node that has changed
+    """(R,) the code of the first check that fails, and (R,) its number: `available` where none fails."""
+    if len(available) == 1:  # the usual case: one changed node
         code, number = next(((code, number) for code, (failed, number) in failures if failed[0]), (0, available))
         return np.array([code], np.uint8), number
     reason = np.full(len(available), Reason.FITS, dtype=np.uint8)
-    for code, (failed, number) in reversed(failures):  # so that the first failed check has the last word
+    for code, (failed, number) in reversed(failures):  # so that the first failed check overwrites later ones
         if failed.any():
             reason[failed] = code
             available = np.where(failed, number, available)
@@ -108,34 +108,34 @@ def _first(failures: list[tuple[int, Failure]], available: Longs) -> tuple[npt.N
 
 
 def enough_compute(cluster: Cluster, cpu_milli: int, memory_mib: int, rows: Rows) -> Mask:
-    """(R,) where there is so much CPU and main memory, which `fit` leaves to kube-scheduler's own filter."""
-    enough: Mask = cluster.taken(cluster.cpu_free_milli, rows) >= cpu_milli
-    return enough & (cluster.taken(cluster.memory_free_mib, rows) >= memory_mib)
+    """(R,) where enough CPU and main memory are free. `fit` leaves this to kube-scheduler's own filter."""
+    enough: Mask = cluster.take_rows(cluster.cpu_free_milli, rows) >= cpu_milli
+    return enough & (cluster.take_rows(cluster.memory_free_mib, rows) >= memory_mib)
 
 
 def smallest_mib(cluster: Cluster, rows: Rows, fit: Fit) -> Floats:
-    """(R,) memory of the smallest GPU with room on each row, the largest there is where none has."""
-    memory = np.where(fit.room, cluster.taken(cluster.gpu_memory_mib, rows), LARGEST_MIB)  # (R, G)
+    """(R,) MiB of the smallest GPU with room on each row, LARGEST_MIB where none has room."""
+    memory = np.where(fit.room, cluster.take_rows(cluster.gpu_memory_mib, rows), LARGEST_MIB)  # (R, G)
     smallest: Floats = memory.min(axis=1, initial=LARGEST_MIB)
     return smallest
 
 
 def free_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
-    """(R, G) how much of each GPU is free, 0..1: of its compute, or of its memory where only memory is asked."""
+    """(R, G) free fraction of each GPU, 0..1: of its compute, or of its memory if the request has no compute."""
     if request.milli:
-        return cluster.taken(cluster.gpu_free_milli, rows) / WHOLE_MILLI
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
-    free: Floats = cluster.taken(cluster.gpu_free_mib, rows) / np.maximum(memory, 1)
+        return cluster.take_rows(cluster.gpu_free_milli, rows) / WHOLE_MILLI
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
+    free: Floats = cluster.take_rows(cluster.gpu_free_mib, rows) / np.maximum(memory, 1)
     return free
 
 
 def asked_fraction(cluster: Cluster, request: GpuRequest, rows: Rows) -> Floats:
-    """(R, G) how much of each GPU the request would take, in the same terms."""
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    """(R, G) fraction of each GPU that the request would take, in the same terms."""
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
     if request.milli:
         return np.full(memory.shape, request.milli / WHOLE_MILLI)
     asked: Floats = share_mib(request, memory) / np.maximum(memory, 1)
     return asked
 
 
-filters.load_installed()  # in each process that makes checks
+filters.load_installed()  # in each process that runs checks

@@ -1,8 +1,6 @@
-"""A request on R rows of a cluster, as the checks see it: arrays that they share, and the GPUs that they have left.
+"""Inputs of the checks: a request on R rows of a cluster, with shared arrays and the GPUs that still pass.
 
-The largest of what each node has.
-
-The state of one row as a key: equal states are equal in all that fit and scores see of a node but its name.
+Also `state_of`, the state of a row as a cache key for fits and scores.
 """
 
 from collections.abc import Hashable
@@ -12,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows, num_true
+from extender.core.clusters import OFFERED, WHOLE_MILLI, Cluster, Ints, Longs, Mask, Rows, num_true
 from extender.core.resources.gpu_models import UNKNOWN_MODEL, models_allowed
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
@@ -20,7 +18,7 @@ from extender.core.vendors.registry import SEVERAL
 
 
 def nth_largest(values: Ints, nth: int) -> Longs:
-    """(R,) the nth largest of each row, counted from 1; 0 where there are fewer."""
+    """(R,) the nth largest value of each row, counted from 1; 0 where there are fewer."""
     if nth > values.shape[1]:
         return np.zeros(len(values), np.int64)
     if nth == 1:
@@ -33,10 +31,10 @@ def nth_largest(values: Ints, nth: int) -> Longs:
 def most_memory_mib(
     memory_mib: Ints, units_per_gpu: Ints, selection: Mask, untracked: Ints, request: GpuRequest
 ) -> tuple[Longs, Longs]:
-    """(R,) the most memory that the request's number of selected units have, and (R,) how many units that takes.
+    """(R,) MiB of the largest selected units that the request may take, and (R,) the number of units taken.
 
-    A request without a number takes the fewest that hold its total. The `untracked` units may be the largest ones,
-    so those are left out. A time slice's memory is its part of the GPU's.
+    A request without a count takes the fewest units with its total memory. The largest `untracked` units are left out,
+    because they may be in use. A time slice has its part of the GPU's memory.
     """
     memory = np.where(selection, memory_mib // units_per_gpu[:, None], 0)
     memory = np.sort(memory)[:, ::-1]  # (R, G) of each GPU's unit, largest first
@@ -45,7 +43,7 @@ def most_memory_mib(
     before = np.arange(memory.shape[1]) * per_gpu  # (R, G) units on larger GPUs
 
     def largest(units: Longs) -> Longs:
-        """(R,) memory of the so many largest units."""
+        """(R,) MiB of the largest `units` units."""
         summed: Longs = (np.clip(units[:, None] - before, 0, per_gpu) * memory).sum(axis=1)
         return summed
 
@@ -54,34 +52,53 @@ def most_memory_mib(
     most = largest(np.minimum(first + (request.count or num_units), num_units)) - skipped
     if request.count:
         return most, np.full(len(memory), request.count)
-    # Every GPU gives units until the total is reached: rounded up, and no more than it has.
+    # Each GPU gives units until the total is reached: rounded up, at most all of them.
     missing = skipped[:, None] + request.memory_total_mib - (np.cumsum(memory, axis=1) - memory) * per_gpu  # (R, G)
     given = np.clip(-(-missing // np.maximum(memory, 1)), 0, per_gpu)
     return most, given.sum(axis=1) - first
 
 
-RowState = tuple[int | bytes, ...]
+GpuState = tuple[int | bytes, ...]
+RowState = tuple[GpuState, tuple[int, ...]]
+"""A row's columns about GPUs, and its CPU and main memory."""
 
-_NUMBERS: Final = (
-    *("unit", "units_per_gpu", "untracked_units", "plugin_picks", "num_served", "num_unserved", "slices_led", "vendor"),
-    *("set_aside", "left_out", "closed"),
-    *("cpu_milli", "memory_mib", "cpu_free_milli", "memory_free_mib"),
-)
-_BY_SLOT: Final = (
-    *("gpu_model", "gpu_memory_mib", "gpu_healthy", "gpu_free_milli", "gpu_free_mib", "gpu_slices"),
-    *("gpu_numa", "gpu_link", "mig_installed", "mig_free"),
-)
+_COMPUTE: Final = ("cpu_milli", "memory_mib")
+_OFFERED: Final = tuple(sorted(OFFERED.difference(_COMPUTE)))
 _MAX_KEPT: Final = 2048
 
 
 def state_of(cluster: Cluster, row: int) -> RowState:
-    """What a row's columns hold, but for `devices`, what is observed, and which row it is of which version."""
-    numbers: list[int | bytes] = [getattr(cluster, name).item(row) for name in _NUMBERS]
-    return *numbers, *[getattr(cluster, name)[row].tobytes() for name in _BY_SLOT]
+    """A row's columns as a hashable key, without `devices`, observations, names and versions."""
+    state: RowState | None = cluster.states.get(row)
+    if state is None:
+        offer = cluster.offers.get(row)
+        if offer is None:
+            offer = cluster.offers[row] = _offer_of(cluster, row)
+        gpus, compute = offer
+        gpu_state = (
+            gpus,
+            cluster.gpu_free_milli[row].tobytes(),
+            cluster.gpu_free_mib[row].tobytes(),
+            cluster.gpu_slices[row].tobytes(),
+            cluster.mig_free[row].tobytes(),
+            cluster.untracked_units.item(row),
+            cluster.num_served.item(row),
+            cluster.num_unserved.item(row),
+            cluster.closed.item(row),
+        )
+        free = cluster.cpu_free_milli.item(row), cluster.memory_free_mib.item(row)
+        state = cluster.states[row] = gpu_state, compute + free
+    return state
+
+
+def _offer_of(cluster: Cluster, row: int) -> tuple[bytes, tuple[int, ...]]:
+    """What a row offers: its columns about GPUs as one key, and its CPU and main memory."""
+    gpus = b"".join([getattr(cluster, name)[row].tobytes() for name in _OFFERED])
+    return gpus, tuple([getattr(cluster, name).item(row) for name in _COMPUTE])
 
 
 def keep(known: dict[Any, Any], key: Hashable, value: object) -> None:
-    """Remember what a state comes to; when there are too many, the one that was met first is forgotten."""
+    """Add an entry to a cache; a full cache drops its oldest entry."""
     if len(known) >= _MAX_KEPT:
         del known[next(iter(known))]
     known[key] = value
@@ -95,22 +112,22 @@ _ACCEPTED_UNITS: Final = {
     AskedUnit.PART: _UNITS == GpuUnit.PART,
     AskedUnit.CLAIM: np.isin(_UNITS, (GpuUnit.CLAIM, GpuUnit.OWNED)),
 }
-"""For each way of asking for GPUs, where it can be had."""
+"""Node units that can serve each kind of request."""
 _INDEXED_UNITS: Final = np.isin(_UNITS, (GpuUnit.WHOLE, GpuUnit.PART, GpuUnit.CLAIM, GpuUnit.OWNED))
-"""Where it is known which GPU a pod gets, as a choice of UUIDs needs."""
+"""Node units with known GPU indices, as requests for UUIDs need."""
 _PARTS: Final = _UNITS == GpuUnit.PART
-"""Where a share under the name of whole GPUs can be had: other plugins hand out a whole GPU for it."""
+"""Node units where a share may be requested by the resource of whole GPUs: other plugins would hand out a whole GPU."""
 
 
 class Fitting:
     """A request on R rows."""
 
     check: int
-    """Code of the check that is made."""
+    """Code of the running check."""
 
     def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
         self.cluster, self.request, self.rows = cluster, request, rows
-        self._every = cluster.taken(cluster.unit, rows) is cluster.unit
+        self._every = cluster.take_rows(cluster.unit, rows) is cluster.unit
 
     def rows_of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The rows of an (N, ...) array."""
@@ -118,27 +135,26 @@ class Fitting:
 
 
 class MigFitting(Fitting):
-    """MIG devices, which nodes have by number alone."""
+    """A request for MIG devices, which nodes have by number alone."""
 
     @cached_property
     def devices(self) -> list[tuple[int, Longs, Longs]]:
-        """Of each profile asked for: how many are asked, (R,) how many are installed, (R,) how many are free."""
+        """For each requested profile: number requested, (R,) number installed, (R,) number free."""
         return [(count, *mig_devices(self.cluster, profile, self.rows)) for profile, count in self.request.mig]
 
 
 class GpuFitting(Fitting):
-    """GPUs asked by number, memory, model and UUID.
+    """A request for GPUs by number, memory, model and UUID.
 
-    The same GPUs must satisfy all of it: `left` (R, G) are those that the checks so far have left, and each check takes
-    away those that do not pass it. A GPU that somebody of unknown index may hold is never promised: `untracked` units
-    count against every selection of idle GPUs. A whole GPU is given only where nobody holds anything of it, a share
-    only where nobody holds the whole.
+    The same GPUs must pass all checks: `left` (R, G) are those left by the checks so far. `untracked` units, which may
+    be in use on any idle GPU, count against every selection of idle GPUs. A whole GPU needs a GPU without bookings, a
+    share needs one that is not fully booked.
     """
 
     num_healthy: Longs
-    """(R,) units."""
+    """(R,) healthy units."""
     available: Longs
-    """(R,) units that can be had."""
+    """(R,) available units."""
 
     def __init__(self, cluster: Cluster, request: GpuRequest, rows: Rows) -> None:
         super().__init__(cluster, request, rows)
@@ -155,73 +171,73 @@ class GpuFitting(Fitting):
         self.taken = np.full(len(rows), self.needed)
         self.idle = (self.free_milli == WHOLE_MILLI) & (self.free_mib == self.memory)
         self.too_few: tuple[Mask, Longs] = (np.zeros(len(rows), np.bool_), self.taken)
-        """Where too few GPUs are known to meet the condition that is checked, and (R,) units that do."""
+        """(R,) where too few GPUs are known to meet the last condition, and (R,) units that do."""
         self.shares = _shares(request, self.unit)  # (R,)
         self.gives_shares = not request.memory_total_mib and bool(self.shares.any())
         self.num_installed = self.units(self.installed)
-        """(R,) units."""
-        self.lost: npt.NDArray[np.uint8] | None = None
-        """(R, G) codes of the checks that have taken GPUs away, where somebody wants to know."""
+        """(R,) installed units."""
+        self.excluded_by: npt.NDArray[np.uint8] | None = None
+        """(R, G) codes of the checks that excluded GPUs; None where not recorded."""
 
     def keep(self, mask: Mask) -> None:
-        """Take away the GPUs outside a mask (R, G)."""
-        if self.lost is not None:
-            self.lost[self.left & ~mask] = self.check
+        """Exclude the GPUs outside a mask (R, G)."""
+        if self.excluded_by is not None:
+            self.excluded_by[self.left & ~mask] = self.check
         self.left = self.left & mask
 
     def units(self, mask: Mask) -> Longs:
-        """(R,) units of the GPUs of a mask."""
-        found: Longs = num_true(mask) * self.per_gpu
-        return found
+        """(R,) units of the GPUs in a mask."""
+        units: Longs = num_true(mask) * self.per_gpu
+        return units
 
     def free_units(self, mask: Mask) -> Longs:
-        """(R,) units of idle GPUs of a mask that are free, whatever those of unknown index hold."""
-        found: Longs = np.maximum(self.units(mask) - self.untracked, 0)
-        return found
+        """(R,) units of the idle GPUs in a mask, minus the untracked ones."""
+        units: Longs = np.maximum(self.units(mask) - self.untracked, 0)
+        return units
 
     @cached_property
     def of_model(self) -> Mask:
-        """(R, G) GPUs of a model asked for."""
-        found: Mask = _model_mask(self.cluster, self.request)[self.model]
-        return found
+        """(R, G) GPUs of an accepted model."""
+        mask: Mask = _model_mask(self.cluster, self.request)[self.model]
+        return mask
 
     @cached_property
     def nameless(self) -> Mask:
-        """(R, G) GPUs whose model is not known."""
-        found: Mask = np.array([not known.names for known in (*self.cluster.models, UNKNOWN_MODEL)])[self.model]
-        return found
+        """(R, G) GPUs of unknown model."""
+        mask: Mask = np.array([not known.names for known in (*self.cluster.models, UNKNOWN_MODEL)])[self.model]
+        return mask
 
     @cached_property
     def of_size(self) -> Mask:
-        """(R, G) GPUs whose units have the memory asked for each."""
-        found: Mask = self.memory // self.per_gpu[:, None] >= self.request.memory_each_mib
-        return found
+        """(R, G) GPUs whose units have at least the requested memory each."""
+        mask: Mask = self.memory // self.per_gpu[:, None] >= self.request.memory_each_mib
+        return mask
 
     @cached_property
     def total_mib(self) -> tuple[Longs, Mask]:
-        """(R,) memory that the GPUs left have in total, and (R,) where there are others whose memory is not known."""
+        """(R,) total MiB of the units that may be taken, and (R,) where GPUs of unknown memory may add to it."""
         known = self.left & self.of_size
         total, _ = most_memory_mib(self.memory, self.per_gpu, known, np.zeros_like(self.untracked), self.request)
         return total, (known & (self.memory == 0)).any(axis=1) | (self.units(known) < self.needed)
 
     @cached_property
     def share_mib(self) -> Ints:
-        """(R, G) memory that a share takes of each GPU."""
+        """(R, G) MiB that a share takes of each GPU."""
         return share_mib(self.request, self.memory)
 
     def accepted(self) -> Mask:
-        """(R,) rows whose unit can serve the request at all."""
+        """(R,) rows whose unit and vendor can serve the request."""
         request, units = self.request, _ACCEPTED_UNITS[self.request.unit]
         if request.uuids or request.uuids_exclude:
             units = units & _INDEXED_UNITS
         if request.milli and request.unit is AskedUnit.GPU:
             units = units & _PARTS
-        found: Mask = units[self.unit]
-        return found & (self.rows_of(self.cluster.vendor) == request.vendor) if SEVERAL else found
+        mask: Mask = units[self.unit]
+        return mask & (self.rows_of(self.cluster.vendor) == request.vendor) if SEVERAL else mask
 
 
 def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
-    """(R,) where the request asks for shares."""
+    """(R,) where the request gets shares."""
     if request.milli:
         return np.ones(len(unit), np.bool_)
     if request.shares_by_memory:
@@ -231,12 +247,12 @@ def _shares(request: GpuRequest, unit: npt.NDArray[np.int8]) -> Mask:
 
 
 def _model_mask(cluster: Cluster, request: GpuRequest) -> Mask:
-    """(M + 1,) which models of the vocabulary the request accepts; the last entry, for "no GPU" (-1), is False."""
+    """(M + 1,) which models the request accepts; the last entry, for "no GPU" (-1), is False."""
     return np.append(models_allowed(cluster.models, request.include, request.exclude, request.vendor), False)
 
 
 def uuid_mask(cluster: Cluster, request: GpuRequest) -> Mask:
-    """(N, G) which GPUs the request's UUIDs allow. A GPU of unknown UUID is in no list."""
+    """(N, G) which GPUs the request's UUIDs allow. A GPU of unknown UUID matches none."""
     allowed = np.full(cluster.gpu_model.shape, not request.uuids)
     for uuids, verdict in ((request.uuids, True), (request.uuids_exclude, False)):
         for uuid in uuids:
@@ -246,15 +262,17 @@ def uuid_mask(cluster: Cluster, request: GpuRequest) -> Mask:
 
 
 def share_mib(request: GpuRequest, memory_mib: Ints) -> Ints:
-    """Memory that a share takes of GPUs of so much memory, in the same shape."""
+    """MiB that a share takes of GPUs with `memory_mib`, in the same shape."""
     return np.maximum(request.memory_each_mib, memory_mib * request.memory_each_percent // 100)
 
 
 def mig_devices(cluster: Cluster, profile: str, rows: Rows) -> tuple[Longs, Longs]:
-    """(R,) devices of a MIG profile that nodes have, and (R,) those that are free."""
+    """(R,) installed devices of a MIG profile, and (R,) free ones."""
     if profile not in cluster.mig_profiles:
         nothing = np.zeros(len(rows), np.int64)
         return nothing, nothing
     column = cluster.mig_profiles.index(profile)
-    installed, free = (cluster.taken(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free))
+    installed, free = (
+        cluster.take_rows(numbers, rows)[:, column] for numbers in (cluster.mig_installed, cluster.mig_free)
+    )
     return installed.astype(np.int64), free.astype(np.int64)

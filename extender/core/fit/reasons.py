@@ -1,9 +1,4 @@
-"""What a node fails first: the checks by name. Their numbers are the order in which they are made, and its one home.
-
-What would help a pod that waits: a sentence, and the command that does it or tells more.
-
-What a check of a request comes to, node by node.
-"""
+"""Reason codes of failed checks, remedies, and the result of a fit."""
 
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
@@ -16,9 +11,9 @@ from extender.core.clusters import Longs, Mask, Rows
 
 
 class Reason(IntEnum):
-    """Codes for the arrays. What no pod that ends changes comes first, then what passes.
+    """The first check that a node fails. Checks run in the order of these codes.
 
-    Checks of other packages have numbers of their own among them.
+    Permanent reasons come first, then those that pass when other pods end. Other packages' filters use codes between.
     """
 
     FITS = 0
@@ -36,45 +31,50 @@ class Reason(IntEnum):
     SET_ASIDE = 96
     KEPT_FOR_MOVE = 97
     NOT_COUNTED = 98
-    """Called NO_GPUS: more GPUs are here than Kerf counts, and those that it counts are taken."""
+    """Reported as NO_GPUS: the GPUs that Kerf counts are taken, and the node has more than Kerf counts."""
     KEPT_APART = 128
     COMPUTE_BUSY = 192
     MEMORY_BUSY = 193
     BUSY = 194
     TOTAL_BUSY = 195
     OCCUPIED = 255
-    """Free by bookings, and not as observed: no check by itself, see `evaluations.reasons`."""
+    """Free by bookings but not as observed. Not a check: see `evaluations.reasons`."""
+
+
+FITS: Final = int(Reason.FITS)
+"""As a plain number: NumPy is slow to see that a member of an enum is one."""
 
 
 FIRST_LASTING: Final = 64
-"""Of checks of other packages that no pod which ends changes; those that do come from FIRST_PASSING on."""
+"""First code of other packages' filters that fail permanently."""
 FIRST_PASSING: Final = 160
+"""First code of other packages' filters that pass when other pods end."""
 MAX_FILTERS: Final = 32
-"""Of each kind."""
+"""Of each of these two kinds."""
 
 
 class Kind(StrEnum):
-    """What a remedy does."""
+    """What a remedy changes."""
 
     WAIT = "wait"
     POD = "pod"
-    """The pod, or what it belongs to, is changed."""
+    """The pod or its owner."""
     MOVE = "move"
-    """Running pods are moved."""
+    """Running pods, by moving them."""
     NODES = "nodes"
-    """Nodes are added or changed."""
+    """Nodes, by adding or changing them."""
     SETTING = "setting"
-    """The deployment is changed."""
+    """Kerf's deployment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One of them."""
+    """Advice for a pending pod."""
 
     kind: Kind
     text: str
     command: str = ""
-    """"" for none."""
+    """Command that does it or shows more, "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +84,24 @@ class Fit:
     reason: npt.NDArray[np.uint8]
     """(R,) Reason."""
     available: Longs
-    """(R,) units (MiB or milli where the reason says so) that meet the first failed condition; where it fits, the
-    usable ones."""
+    """(R,) units (MiB or milli for some reasons) that meet the first failed condition; usable units where it fits."""
     room: Mask
-    """(R, G) GPUs that have room for the request, each by itself."""
+    """(R, G) GPUs with room for the request, each considered alone."""
     idle: Mask
-    """(R, G) GPUs that nobody is known to hold anything of."""
+    """(R, G) GPUs without any known booking."""
     free_units: Longs
-    """(R,) units free on the node, whatever their model and memory."""
+    """(R,) free units of any model and memory."""
     taken_units: Longs
-    """(R,) units that the request would take here; meaningful where it fits."""
+    """(R,) units that the request would take; valid where it fits."""
     shares: Mask
-    """(R,) where the request would get shares and not whole units."""
+    """(R,) where the request would get shares instead of whole units."""
 
     @property
     def fits(self) -> Mask:
         """(R,) where the request fits."""
-        fits: Mask = self.reason == Reason.FITS
+        fits: Mask = self.reason == FITS
         return fits
 
     def take(self, where: Rows) -> "Fit":
-        """The same for a selection of its rows, copied."""
+        """A copy for a selection of rows."""
         return Fit(*(getattr(self, item.name).take(where, axis=0) for item in fields(Fit)))

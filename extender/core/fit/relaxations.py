@@ -1,14 +1,8 @@
-"""What would make a request fit that fits nowhere: the smallest changes of it, and the nodes that lack least.
+"""Explanations for requests that fit nowhere: relaxed requests that fit, nodes that lack least, and faults per GPU.
 
-Computed by asking `fit` about relaxed requests. Room only grows as a request shrinks, so the largest value that fits is
-found by halving: some dozens of fits in all, each over all R rows, made when somebody asks and never to decide.
-
-What keeps a request from each single GPU, in few words.
-
-What would make claims fit that fit nowhere: one condition, constraint, capacity or some devices fewer.
-
-Made when somebody asks: a bounded number of variants, each on
-all R rows, of which those that are alike are searched once.
+Relaxations come from running `fit` on smaller requests. Fit is monotonic in the request's numbers, so bisection finds
+the largest value that fits with a few dozen fits over all R rows. For claims, a bounded number of variants is tried:
+one condition, constraint or capacity fewer, or fewer devices. Never used for decisions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.core.clusters import WHOLE_MILLI, Cluster, Ints, Longs, Rows
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec
 from extender.core.dra.explained import shown
 from extender.core.fit.checks import TABLE, Change
 from extender.core.fit.device_fits import devices_at, obstacle_on
-from extender.core.fit.fits import fit, fit_devices, lost
+from extender.core.fit.fits import exclusion_codes, fit, fit_devices
 from extender.core.fit.fittings import mig_devices
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.resources.quantities import format_mib
@@ -32,27 +26,26 @@ from extender.core.resources.requests import GpuRequest
 
 
 def obstacles(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[list[str]]:
-    """R lists of G texts, "" where a GPU has room for the request or there is none: of each other one what the first
-    check says of it that takes it away."""
+    """(R, G) why the first failing check excludes each GPU; "" for GPUs with room and for no GPU."""
     if request.devices is not None:
         return _of_devices(cluster, rows)
     texts = np.full((len(rows), cluster.gpu_model.shape[1]), "", dtype=object)
     if not request.mig:
-        fitting, codes = lost(cluster, request, rows)
+        fitting, codes = exclusion_codes(cluster, request, rows)
         for row, slot in np.argwhere(codes).tolist():
             texts[row, slot] = TABLE[int(codes[row, slot])].gpu(fitting, row, slot)
-    found: list[list[str]] = texts.tolist()
-    return found
+    result: list[list[str]] = texts.tolist()
+    return result
 
 
 def _of_devices(cluster: Cluster, rows: Rows) -> list[list[str]]:
-    """Where claims ask, what is gone of each GPU: which device of it would do, is not a matter of the GPU."""
-    installed = cluster.taken(cluster.gpu_model, rows) >= 0  # (R, G)
-    healthy, milli = cluster.taken(cluster.gpu_healthy, rows), cluster.taken(cluster.gpu_free_milli, rows)
+    """(R, G) how much of each GPU is in use: for claims, matching depends on devices and not on GPUs."""
+    installed = cluster.take_rows(cluster.gpu_model, rows) >= 0  # (R, G)
+    healthy, milli = cluster.take_rows(cluster.gpu_healthy, rows), cluster.take_rows(cluster.gpu_free_milli, rows)
     some = np.where(milli < WHOLE_MILLI, "partly in use", "")
     texts = np.where(healthy, np.where(milli <= 0, "in use", some), "unhealthy")
-    found: list[list[str]] = np.where(installed, texts, "").tolist()
-    return found
+    result: list[list[str]] = np.where(installed, texts, "").tolist()
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +53,18 @@ class Relaxation:
     """A smaller request that fits."""
 
     change: str
-    """What of the request changes: a `checks.Change`, or several joined by "+"; "filter" for what a check of another
-    package would have."""
+    """What changes: a `checks.Change`, several joined by "+", or "filter" for a filter of another package."""
     text: str
     request: GpuRequest
     size: float
-    """How much of the request it gives up: 0 nothing, 1 a whole condition."""
+    """Fraction of the request given up: 0 for nothing, 1 for a whole condition."""
     rows: Rows
     """Where it fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A node on which others hold what is missing."""
+    """A node on which other pods hold what the request lacks."""
 
     row: int
     missing: int
@@ -81,26 +73,26 @@ class Shortfall:
 
     @property
     def text(self) -> str:
-        """What would have to become free."""
+        """What would have to become free, as text."""
         match self.unit:
             case "milli":
                 return f"{self.missing} milli more free on one GPU"
             case "MiB":
                 return f"{format_mib(self.missing)} more free"
-            case things:
-                return f"{self.missing} more {things.removesuffix('s') if self.missing == 1 else things} free"
+            case unit:
+                return f"{self.missing} more {unit.removesuffix('s') if self.missing == 1 else unit} free"
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number in a request that may be smaller."""
+    """A number in a request that may be reduced."""
 
     change: str
     asked: int
     smaller: Callable[[int], GpuRequest]
     words: Callable[[int], str]
     limits: Sequence[int]
-    """Values worth trying, ascending, all below what is asked."""
+    """Values worth trying, ascending, all below `asked`."""
 
 
 _MAX_SIZES: Final = 8
@@ -108,34 +100,34 @@ _OF_FILTER: Final = "filter"
 
 
 def relaxations(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
-    """Changes of a request each of which would make it fit on some of R rows, the smallest first.
+    """Changes that make a request fit on some of R rows, smallest first.
 
-    Two conditions are given up only where no single one helps.
+    Tries two changes together only where no single one helps.
     """
     if request.mig or not len(rows):
         return []
     dropped = list(_dropped(request, rows))
-    found = [*_reduced(cluster, request, rows), *_fitting(cluster, dropped, rows)]
-    if not found:
-        found = [
+    result = [*_reduced(cluster, request, rows), *_fitting(cluster, dropped, rows)]
+    if not result:
+        result = [
             _joined(first, further)
             for first in dropped
             for further in (
                 *_reduced(cluster, first.request, rows),
-                *_fitting(cluster, [one for one in _dropped(first.request, rows) if one.change > first.change], rows),
+                *_fitting(cluster, [alt for alt in _dropped(first.request, rows) if alt.change > first.change], rows),
             )
         ]
-        found += _smaller_and_fewer(cluster, request, rows)
-    return sorted(found, key=lambda relaxation: relaxation.size)
+        result += _smaller_and_fewer(cluster, request, rows)
+    return sorted(result, key=lambda relaxation: relaxation.size)
 
 
 def shortfalls(cluster: Cluster, request: GpuRequest, rows: Rows, most: int = 3) -> list[Shortfall]:
-    """The nodes among R rows where the request would fit if others let go of something, those that lack least first."""
+    """The nodes among R rows where the request would fit if other pods ended, those that lack least first."""
     return lacking(cluster, request, rows, fit(cluster, request, rows), most)
 
 
 class Checked(Protocol):
-    """What a check of a request on R rows has found: a Fit, or an Evaluation."""
+    """The result of checking a request on R rows: a Fit or an Evaluation."""
 
     @property
     def reason(self) -> npt.NDArray[np.uint8]:
@@ -147,21 +139,22 @@ class Checked(Protocol):
 
 
 def lacking(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, most: int) -> list[Shortfall]:
-    """The same where the rows were checked before."""
-    found: dict[tuple[float, int], Shortfall] = {}
+    """`shortfalls` for rows that were already checked."""
+    shortfall_of: dict[tuple[float, int], Shortfall] = {}
     for check in TABLE.checks:
         if check.missing is None:
             continue
         at = np.flatnonzero(checked.reason == check.reason)
-        asked = check.missing.asked(request, cluster.taken(cluster.gpu_memory_mib, rows[at]))
+        asked = check.missing.asked(request, cluster.take_rows(cluster.gpu_memory_mib, rows[at]))
         missing = _missing_mig(cluster, request, rows[at]) if request.mig else asked - checked.available[at]
         order = np.lexsort((cluster.tie_rank[rows[at]], missing))[:most]
         for index in order.tolist():
             row, lacks = int(rows[at[index]]), int(missing[index])
             part = lacks / max(int(asked[index]), 1)
             counted = "MIG devices" if request.mig else check.missing.unit
-            found[part, int(cluster.tie_rank[row])] = Shortfall(row, lacks, counted)
-    return [found[nearness] for nearness in sorted(found)[:most] if found[nearness].missing > 0]
+            shortfall_of[part, int(cluster.tie_rank[row])] = Shortfall(row, lacks, counted)
+    nearest = [shortfall_of[key] for key in sorted(shortfall_of)[:most]]
+    return [shortfall for shortfall in nearest if shortfall.missing > 0]
 
 
 def _joined(first: Relaxation, further: Relaxation) -> Relaxation:
@@ -174,21 +167,21 @@ def _joined(first: Relaxation, further: Relaxation) -> Relaxation:
 
 
 def _smaller_and_fewer(cluster: Cluster, request: GpuRequest, rows: Rows) -> list[Relaxation]:
-    """The largest memory of each GPU, of a few sizes below what is asked, with which fewer of them fit."""
+    """Fewer GPUs with less memory each: the largest of a few smaller sizes with which fewer GPUs fit."""
     for number in _numbers(cluster, request, rows):
         if number.change != Change.MEMORY_EACH:
             continue
         for mib in list(number.limits)[: -_MAX_SIZES - 1 : -1]:
             size = (number.asked - mib) / number.asked
             first = Relaxation(number.change, number.words(mib), number.smaller(mib), size, rows)
-            fewer = [one for one in _reduced(cluster, first.request, rows) if one.change == Change.COUNT]
+            fewer = [further for further in _reduced(cluster, first.request, rows) if further.change == Change.COUNT]
             if fewer:
                 return [_joined(first, fewer[0])]
     return []
 
 
 def _missing_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Longs:
-    """(R,) devices that are not free, of all profiles together."""
+    """(R,) number of MIG devices missing, over all profiles."""
     missing: Longs = np.sum(
         [np.maximum(count - mig_devices(cluster, profile, rows)[1], 0) for profile, count in request.mig], axis=0
     )
@@ -196,14 +189,14 @@ def _missing_mig(cluster: Cluster, request: GpuRequest, rows: Rows) -> Longs:
 
 
 def _dropped(request: GpuRequest, rows: Rows) -> Iterable[Relaxation]:
-    """The request without each of its conditions on what a GPU is; whether they fit is not looked at."""
-    found = [(check.change or _OF_FILTER, relaxed) for check in TABLE.checks if (relaxed := check.relaxed(request))]
-    for change, (text, smaller) in sorted(found, key=lambda one: one[0]):
+    """The request without each of its conditions on the GPUs, without checking fit."""
+    options = [(check.change or _OF_FILTER, relaxed) for check in TABLE.checks if (relaxed := check.relaxed(request))]
+    for change, (text, smaller) in sorted(options, key=lambda option: option[0]):
         yield Relaxation(change, text, smaller, 1, rows)
 
 
 def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> Iterable[Relaxation]:
-    """Those that fit, with where they do."""
+    """The candidates that fit somewhere, with the rows where they fit."""
     for candidate in candidates:
         checked = fit(cluster, candidate.request, rows)
         if checked.fits.any():
@@ -214,14 +207,14 @@ def _fitting(cluster: Cluster, candidates: Iterable[Relaxation], rows: Rows) -> 
 
 
 def _models(cluster: Cluster, checked: Fit, rows: Rows) -> str:
-    """Names of the models of the GPUs that have room where the request fits."""
-    with_room = cluster.taken(cluster.gpu_model, rows)[checked.room & checked.fits[:, None]]
+    """Names of the models of GPUs with room on rows where the request fits."""
+    with_room = cluster.take_rows(cluster.gpu_model, rows)[checked.room & checked.fits[:, None]]
     names = sorted({cluster.models[index].name for index in np.unique(with_room).tolist()} - {""})
     return ", ".join(names)
 
 
 def _reduced(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[Relaxation]:
-    """For each number of the request the largest smaller one that fits."""
+    """For each number of the request, the largest smaller one that fits."""
     for number in _numbers(cluster, request, rows):
         low, high = 0, len(number.limits)  # limits[:low] fit, limits[high:] don't
         while low < high:
@@ -239,7 +232,7 @@ def _reduced(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[Rela
 
 
 def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Number]:
-    """What may be smaller, with the values that make a difference: what some GPU has, or has free."""
+    """The request's numbers that may be reduced, with the values that some GPU has or has free."""
     if request.count > 1:
         largest = min(request.count, int(cluster.gpu_model.shape[1] * cluster.units_per_gpu.max()) + 1)
         yield _Number(
@@ -250,16 +243,18 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
             range(1, largest),
         )
     if request.memory_each_mib:
-        of_unit = cluster.taken(cluster.gpu_memory_mib, rows) // cluster.taken(cluster.units_per_gpu, rows)[:, None]
+        of_unit = (
+            cluster.take_rows(cluster.gpu_memory_mib, rows) // cluster.take_rows(cluster.units_per_gpu, rows)[:, None]
+        )
         yield _Number(
             Change.MEMORY_EACH,
             request.memory_each_mib,
             lambda mib: replace(request, memory_each_mib=mib),
             lambda mib: f"{format_mib(mib)} instead of {format_mib(request.memory_each_mib)} each",
-            _below(request.memory_each_mib, of_unit, cluster.taken(cluster.gpu_free_mib, rows)),
+            _below(request.memory_each_mib, of_unit, cluster.take_rows(cluster.gpu_free_mib, rows)),
         )
     if request.memory_total_mib:
-        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
         most = min(request.memory_total_mib, int(memory.sum(axis=1).max()) + 1)
         yield _Number(
             Change.MEMORY_TOTAL,
@@ -274,12 +269,12 @@ def _numbers(cluster: Cluster, request: GpuRequest, rows: Rows) -> Iterable[_Num
             request.milli,
             lambda milli: replace(request, milli=milli),
             lambda milli: f"{milli} milli instead of {request.milli} milli of a GPU",
-            _below(request.milli, cluster.taken(cluster.gpu_free_milli, rows)),
+            _below(request.milli, cluster.take_rows(cluster.gpu_free_milli, rows)),
         )
 
 
 def _below(asked: int, *values: Ints) -> Sequence[int]:
-    """The different values from 1 to less than what is asked, ascending."""
+    """The distinct values from 1 to below `asked`, ascending."""
     distinct = np.unique(np.concatenate([value.ravel() for value in values]))
     return [value for value in distinct.tolist() if 0 < value < asked]
 
@@ -290,40 +285,39 @@ def _fewer(asked: int, count: int) -> str:
 
 _MAX_VARIANTS: Final = 24
 _MAX_ROWS: Final = 500
-"""Of those on which others have the devices: so many are asked how many are missing."""
+"""Number of busy nodes to examine."""
 
 
-def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DevicesAsked, rows: Rows) -> list[Relaxation]:
-    """Changes of what claims ask each of which would make it fit on some of R rows, the smallest first; of several
-    counts for one request the largest."""
-    found: dict[tuple[str, str], Relaxation] = {}
+def device_relaxations(cluster: Cluster, request: GpuRequest, asked: DeviceClaims, rows: Rows) -> list[Relaxation]:
+    """Changes that make claims fit on some of R rows, smallest first, with the largest fitting count per request."""
+    result: dict[tuple[str, str], Relaxation] = {}
     for change, where, text, size, smaller in islice(_variants(asked), _MAX_VARIANTS):
-        if (change, where) in found:
+        if (change, where) in result:
             continue
         fits = fit_devices(cluster, smaller, rows).reason == Reason.FITS
         if fits.any():
             relaxed = replace(request, count=smaller.num_devices, devices=smaller)
-            found[change, where] = Relaxation(change, text, relaxed, size, rows[np.flatnonzero(fits)])
-    return sorted(found.values(), key=lambda one: one.size)
+            result[change, where] = Relaxation(change, text, relaxed, size, rows[np.flatnonzero(fits)])
+    return sorted(result.values(), key=lambda relaxation: relaxation.size)
 
 
-def device_shortfalls(cluster: Cluster, asked: DevicesAsked, rows: Rows, most: int = 3) -> list[Shortfall]:
-    """The nodes among R rows where claims could be met if others let go of devices, those that lack least first."""
+def device_shortfalls(cluster: Cluster, asked: DeviceClaims, rows: Rows, most: int = 3) -> list[Shortfall]:
+    """The nodes among R rows where claims would fit if other pods ended, those that lack least first."""
     busy = rows[fit_devices(cluster, asked, rows).reason == Reason.BUSY]
-    found: dict[tuple[int, int], Shortfall] = {}
+    result: dict[tuple[int, int], Shortfall] = {}
     for row in busy[np.argsort(-cluster.gpu_free_milli[busy].sum(axis=1), kind="stable")][:_MAX_ROWS].tolist():
         devices = devices_at(cluster, row)
         obstacle = None if devices is None else obstacle_on(devices, asked)
         if obstacle is not None and obstacle.missing:
-            found[obstacle.missing, int(cluster.tie_rank[row])] = Shortfall(row, obstacle.missing, "devices")
-    return [found[nearness] for nearness in sorted(found)[:most]]
+            result[obstacle.missing, int(cluster.tie_rank[row])] = Shortfall(row, obstacle.missing, "devices")
+    return [result[key] for key in sorted(result)[:most]]
 
 
-_Variant = tuple[str, str, str, float, DevicesAsked]
-"""Change, what it is about, words, size, and what is asked then."""
+_Variant = tuple[str, str, str, float, DeviceClaims]
+"""(change, its subject, text, size, the relaxed claims)."""
 
 
-def _variants(asked: DevicesAsked) -> Iterator[_Variant]:
+def _variants(asked: DeviceClaims) -> Iterator[_Variant]:
     for number, claim in enumerate(asked.claims):
         for constraint in claim.constraints:
             rest = tuple(other for other in claim.constraints if other is not constraint)
@@ -351,7 +345,7 @@ def _variants(asked: DevicesAsked) -> Iterator[_Variant]:
                 )
 
 
-def _of_ask(ask: DeviceAsk) -> Iterator[tuple[str, str, str, float, DeviceAsk]]:
+def _of_ask(ask: DeviceSpec) -> Iterator[tuple[str, str, str, float, DeviceSpec]]:
     for selector in ask.selectors:
         others = tuple(other for other in ask.selectors if other is not selector)
         text = f"without the condition {shown(selector.expression)}"
@@ -364,7 +358,7 @@ def _of_ask(ask: DeviceAsk) -> Iterator[tuple[str, str, str, float, DeviceAsk]]:
         yield "count", "", text, (ask.count - count) / ask.count, replace(ask, count=count)
 
 
-def _with_claim(asked: DevicesAsked, number: int, claim: ClaimAsk) -> DevicesAsked:
+def _with_claim(asked: DeviceClaims, number: int, claim: ClaimSpec) -> DeviceClaims:
     claims = list(asked.claims)
     claims[number] = claim
-    return DevicesAsked(tuple(claims))
+    return DeviceClaims(tuple(claims))

@@ -11,17 +11,17 @@ from extender.core.resources.requests import GpuRequest
 
 
 def binpack(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
-    """(R,) the fraction in use: of whole GPUs, of the compute for shares, of the memory where only that is asked."""
+    """(R,) fraction in use after placement: of whole GPUs; for shares, of compute, or of memory if only that is set."""
     capacity, free_after, _ = _units(cluster, request, rows, fit)
     used: Floats = 1 - free_after / capacity
     return used
 
 
 def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
-    """What `binpack` is made of: what was in use before, and the pod."""
+    """The breakdown of `binpack`: use before placement, and the pod."""
     capacity, free_after, asked = _units(cluster, request, rows, fit)
     before, pod = 1 - (free_after + asked) / capacity, asked / capacity
-    found = (
+    breakdown = (
         Part(
             "inUse", "part of its GPUs that is not free", before, before,
             lambda amount: f"{percent(amount)} of its GPUs not free",
@@ -31,28 +31,30 @@ def parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakd
             lambda amount: f"{percent(amount)} of its GPUs for the pod",
         ),
     )  # fmt: skip
-    return Breakdown(1 - free_after / capacity, found)
+    return Breakdown(1 - free_after / capacity, breakdown)
 
 
 def _units(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> tuple[Floats, Floats, Floats]:
-    """(R,) GPU units of each row, at least 1, those that are free after placement, and those that the pod takes."""
-    capacity = num_true(cluster.taken(cluster.gpu_model, rows) >= 0) * cluster.taken(cluster.units_per_gpu, rows)
+    """(R,) GPU units of each row, at least 1, units free after placement, and units that the pod takes."""
+    capacity = num_true(cluster.take_rows(cluster.gpu_model, rows) >= 0) * cluster.take_rows(
+        cluster.units_per_gpu, rows
+    )
     free_after, taken = (fit.free_units - fit.taken_units).astype(float), fit.taken_units.astype(float)
     if fit.shares.any():
-        if request.milli:  # whole numbers, so that the order of the GPUs breaks no tie
-            free = totals(cluster.taken(cluster.gpu_free_milli, rows)) / WHOLE_MILLI
+        if request.milli:  # sums of integers, so that rounding breaks no ties
+            free = totals(cluster.take_rows(cluster.gpu_free_milli, rows)) / WHOLE_MILLI
             asked = request.milli / WHOLE_MILLI
         else:
             free = free_fraction(cluster, request, rows).sum(axis=1)
             of_gpu = np.where(fit.room, asked_fraction(cluster, request, rows), 0)
             asked = of_gpu.sum(axis=1) / np.maximum(num_true(fit.room), 1)
-        free = np.maximum(free - cluster.taken(cluster.untracked_units, rows), 0)
+        free = np.maximum(free - cluster.take_rows(cluster.untracked_units, rows), 0)
         free_after = np.where(fit.shares, free - asked * request.count, free_after)
         taken = np.where(fit.shares, asked * request.count, taken)
     return np.maximum(capacity, 1).astype(float), free_after, taken
 
 
 def policy(options: Options) -> Policy:
-    """The policy."""
+    """Create the policy."""
     description = "fullest node first, by fraction of its GPUs"
     return Policy("binpack", binpack, description, without_gpus=True, by_state=True, breakdown=parts)

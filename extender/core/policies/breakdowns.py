@@ -1,4 +1,4 @@
-"""What a score is made of: parts that add up to it, in numbers and in words. For who asks, never to decide."""
+"""Score breakdowns: parts that add up to a score, in numbers and words. For display, never for decisions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,64 +17,63 @@ class Part:
 
     name: str
     meaning: str
-    """What it counts, and which way."""
+    """What it measures, and which direction is better."""
     adds: Floats
-    """(R,) what it adds to the score."""
+    """(R,) contribution to the score."""
     amount: Floats
-    """(R,) what it is of, in the unit of its words."""
+    """(R,) measured amount, in the unit of `words`."""
     words: Callable[[float], str]
-    """An amount in words, to stand behind "there:"."""
+    """Formats an amount, to follow "there:"."""
     tells: bool = True
-    """Whether it says anything of a node; False for what only makes the parts add up, such as rounding."""
+    """Whether it describes the node; False for remainders such as rounding."""
     unitless: bool = False
-    """Whether its amount is in no unit that people could check: what is seen of the nodes is told instead."""
+    """Whether its amount has no meaningful unit, so that properties of the nodes are shown instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """A score over R rows and its parts, which add up to it but for the last digits; where a row does not fit it means
-    nothing."""
+    """A score over R rows and its parts, which add up to it up to rounding. Undefined on rows that do not fit."""
 
     score: Floats
-    """(R,) to the last digit what the policy says."""
+    """(R,) exactly the policy's score."""
     parts: tuple[Part, ...]
 
 
 BreakdownOf = Callable[[Cluster, GpuRequest, Rows, Fit], Breakdown]
-"""(cluster as the policy counts it, request, (R,) rows, their fit) to what their score is made of.
+"""(cluster with the policy's observed usage, request, (R,) rows, their fit) to the breakdown of their scores.
 
-It keeps to itself: a thread may ask about any snapshot.
+Stateless: any thread may call it on any snapshot.
 """
 
 
 def scaled(breakdown: Breakdown, factor: float) -> Breakdown:
-    """The same score times a factor."""
+    """The breakdown of the score times a factor."""
     parts = tuple(replace(part, adds=part.adds * factor) for part in breakdown.parts)
     return Breakdown(breakdown.score * factor, parts)
 
 
 def on_rows(breakdown: Breakdown, where: Rows, num_rows: int) -> Sequence[Part]:
-    """The parts of a score of some rows, by position, among R rows: 0 on the others."""
+    """The parts of a breakdown of the rows at positions `where`, expanded to R rows with 0 elsewhere."""
 
-    def among_all(values: Floats) -> Floats:
-        spread = np.zeros(num_rows)
-        spread[where] = values
-        return spread
+    def expanded(values: Floats) -> Floats:
+        result = np.zeros(num_rows)
+        result[where] = values
+        return result
 
-    return [replace(part, adds=among_all(part.adds), amount=among_all(part.amount)) for part in breakdown.parts]
+    return [replace(part, adds=expanded(part.adds), amount=expanded(part.amount)) for part in breakdown.parts]
 
 
 def noun(request: GpuRequest, cluster: Cluster, rows: Rows) -> str:
-    """What a request counts on R rows: where slices of time go by the name of GPUs, a GPU there is a slice."""
+    """Singular noun for what a request counts on R rows: "GPU", "time slice", "GPU or time slice" or "MIG device"."""
     by_unit = {AskedUnit.MIG: "MIG device", AskedUnit.SHARED: "time slice"}
     if request.unit in by_unit:
         return by_unit[request.unit]
-    sliced = cluster.taken(cluster.unit, rows) == GpuUnit.REPLICA_AS_GPU
+    sliced = cluster.take_rows(cluster.unit, rows) == GpuUnit.REPLICA_AS_GPU
     return "time slice" if sliced.all() and len(rows) else "GPU or time slice" if sliced.any() else "GPU"
 
 
 def counted(amount: float, what: str) -> str:
-    """A number of things: "no GPU", "1 GPU", "3 GPUs"."""
+    """A number with its noun: "no GPU", "1 GPU", "3 GPUs"."""
     number = round(amount)
     if number in (0, 1):
         return f"{number or 'no'} {what}"
@@ -82,7 +81,7 @@ def counted(amount: float, what: str) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A fraction as whole percents: whole ones alone are 0 % and 100 %."""
+    """A fraction in whole percent; only exactly 0 and 1 become 0 % and 100 %."""
     hundredths = round(100 * fraction)
     if hundredths in (0, 100) and fraction not in (0, 1):
         hundredths = 1 if hundredths == 0 else 99

@@ -1,7 +1,6 @@
-"""Policy `fgd`: the mix of pods that is expected, and the score of nodes against it.
+"""Policy `fgd`: fragmentation gradient descent against the mix of expected pods.
 
-The sums are those of `fragments`, on a cluster's columns. Without a mix of its own a deployment gets DEFAULT_MIX,
-that of a public production trace.
+Uses the sums of `extender.core.fragmentation`. The default mix, DEFAULT_MIX, is that of a public production trace.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from extender.core.policies.policy import Expected, Options, Policy
 from extender.core.resources.gpu_models import GpuModel, canonical_name
 from extender.core.resources.requests import GpuRequest
 
-# The classes that make up 95 % of the pods of trace `default` of Alibaba's cluster-trace-gpu-v2023: CPU milli, GPUs,
-# milli of each, pods, mean MiB of main memory.
+# The classes that make up 95 % of the pods in trace `default` of Alibaba's cluster-trace-gpu-v2023: CPU milli, GPUs,
+# milli per GPU, pods, mean MiB of main memory.
 DEFAULT_MIX: Final = tuple(
     Expected(cpu, gpus, milli, count, memory_mib=memory)
     for cpu, gpus, milli, count, memory in (
@@ -37,26 +36,23 @@ DEFAULT_MIX: Final = tuple(
 
 
 class _FragmentScore:
-    """FGD's score and its choice of the GPU that a share is taken from."""
+    """FGD's score and its choice of the GPU for a share."""
 
     def __init__(self, expected: Sequence[Expected] | Mix) -> None:
-        """`expected` are classes of pods, or a mix in terms of the cluster's models."""
+        """`expected`: classes of pods, or a mix with the cluster's model indices."""
         self._expected = expected
         self._mixes: tuple[tuple[GpuModel, ...], Mix] | None = None
 
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
-        """(R,) int(100 x sigmoid(F before - F after)) of the best GPUs for the request on each row.
-
-        `request.cpu_milli` is the pod's CPU: what it leaves is part of the state afterwards.
-        """
+        """(R,) int(100 x sigmoid(F before - F after)) for the best GPUs on each row, given the pod's CPU request."""
         score, _ = self._tried(cluster, request, rows, fit.room, fit.shares)
         return score
 
     def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
-        """What the score is made of: a change of the fragments, on top of 50 for none."""
+        """The breakdown of the score: 50 plus the effect of changed fragmentation."""
         score, gpu = self._tried(cluster, request, rows, fit.room, fit.shares)
         mix, free, model = self._state(cluster, rows)
-        cpu = cluster.taken(cluster.cpu_free_milli, rows)
+        cpu = cluster.take_rows(cluster.cpu_free_milli, rows)
         left = _left(free, fit.room, fit.shares, request)
         if len(single := np.flatnonzero(fit.shares & (request.count == 1))):
             left[single] = free[single]
@@ -64,10 +60,10 @@ class _FragmentScore:
         before, after = (fragment_milli(*state, model, mix) for state in ((cpu, free), (cpu - request.cpu_milli, left)))
         change = (after - before) / 1000  # GPUs
         curved = 100 / (1 + np.exp(change)) - 50
-        found = (
-            Part("even", "where fragments do not change", np.full(len(rows), 50.0), np.zeros(len(rows)), str),
+        breakdown = (
+            Part("even", "the score without a change of fragments", np.full(len(rows), 50.0), np.zeros(len(rows)), str),
             Part(
-                "fragments", "free GPU that pods which are expected can't use: the fewer, the better", curved, change,
+                "fragments", "free GPU that expected pods can't use: the less, the better", curved, change,
                 _fragments,
             ),
             Part(
@@ -75,19 +71,19 @@ class _FragmentScore:
                 lambda _: "a score rounded down", tells=False,
             ),
         )  # fmt: skip
-        return Breakdown(score, found)
+        return Breakdown(score, breakdown)
 
     def share(self, cluster: Cluster, request: GpuRequest, row: int, room: Mask) -> int:
-        """The GPU of a node that a share is taken from: the first of the best."""
+        """The GPU of a node that a share goes on: the first of the best."""
         _, gpu = self._tried(cluster, request, np.array([row]), room[None], np.ones(1, np.bool_))
         return int(gpu[0])
 
     def _tried(
         self, cluster: Cluster, request: GpuRequest, rows: Rows, room: Mask, shares: Mask
     ) -> tuple[Floats, Longs]:
-        """(R,) the score, and (R,) the GPU of a share of one GPU; (R, G) `room` says which may be taken."""
+        """(R,) the score, and (R,) the GPU for a share of one GPU, out of (R, G) `room`."""
         mix, free, model = self._state(cluster, rows)
-        cpu = cluster.taken(cluster.cpu_free_milli, rows)
+        cpu = cluster.take_rows(cluster.cpu_free_milli, rows)
         before = fragment_milli(cpu, free, model, mix)
         cpu_left = cpu - request.cpu_milli
         left = _left(free, room, shares, request)
@@ -106,16 +102,16 @@ class _FragmentScore:
         return np.where(single & room.any(axis=1), best, score), gpu
 
     def _state(self, cluster: Cluster, rows: Rows) -> tuple[Mix, Longs, Longs]:
-        """The mix, and of R rows (R, G) free milli and (R,) the model."""
-        free = cluster.taken(cluster.gpu_free_milli, rows).astype(np.int64)
-        model = cluster.taken(cluster.gpu_model, rows).max(axis=1, initial=-1).astype(np.int64)
+        """The mix, (R, G) free milli, and (R,) the model."""
+        free = cluster.take_rows(cluster.gpu_free_milli, rows).astype(np.int64)
+        model = cluster.take_rows(cluster.gpu_model, rows).max(axis=1, initial=-1).astype(np.int64)
         return self._mix(cluster.models), free, np.where(model < MAX_MODELS, model, -1)
 
     def _mix(self, models: tuple[GpuModel, ...]) -> Mix:
-        """The mix in terms of the cluster's models, kept until there is a new one."""
+        """The mix with the cluster's model indices, cached until the models change."""
         if isinstance(self._expected, Mix):
             return self._expected
-        mixes = self._mixes  # read once: a thread may ask about another snapshot meanwhile
+        mixes = self._mixes  # read once: another thread may replace it
         if mixes is None or mixes[0] is not models:
             index = {model.name: bit for bit, model in enumerate(models[:MAX_MODELS])}
             pods = [
@@ -127,14 +123,14 @@ class _FragmentScore:
 
 
 def _left(free: Longs, room: Mask, shares: Mask, request: GpuRequest) -> Longs:
-    """(R, G) what whole GPUs, and shares of several, leave free: they take the first that have room."""
+    """(R, G) milli left when whole GPUs or shares of several take the first GPUs with room."""
     first = room & (np.cumsum(room, axis=1) <= max(request.count, 1))
     return np.where(first, np.where(shares[:, None], free - request.milli, 0), free)
 
 
 def _fragments(change: float) -> str:
     if abs(change) < 0.005:
-        return "as much free GPU that expected pods can't use as before"
+        return "no change in free GPU that expected pods can't use"
     return f"{abs(change):.2f} GPUs {'more' if change > 0 else 'less'} that expected pods can't use"
 
 
@@ -146,12 +142,12 @@ def _bits(pod: Expected, index: dict[str, int]) -> int:
 
 
 def policy(options: Options) -> Policy:
-    """Fragmentation gradient descent against a mix of pods that are expected."""
+    """Create the policy."""
     return expecting(options.expected or DEFAULT_MIX)
 
 
 def expecting(expected: Sequence[Expected] | Mix) -> Policy:
-    """The policy for classes of pods, or for a mix in terms of the cluster's models."""
+    """Create the policy for classes of pods, or for a mix with the cluster's model indices."""
     score = _FragmentScore(expected)
     description = "least new fragmentation for the expected pods (decisions.typical_pods)"
     return Policy(

@@ -1,4 +1,4 @@
-"""Genius' score: what GPUs have, and what they are doing, each as a share of the whole cluster's.
+"""Genius' score: capacities and usage of GPUs, each as a fraction of the cluster's total.
 
 jiangxiaosheng/Genius, score plugin. With C the GPUs of the cluster, N those of the node and n their number:
 static = sum_k w_k (sum_N x_k / sum_C x_k) |C|, dynamic = sum_k w_k (1/n) (sum_N m_k / sum_C m_k) |C|,
@@ -34,10 +34,10 @@ _WEIGHTS: Final[Mapping[str, tuple[float, str]]] = {
     "power": (1.0, "Power draw: Genius rewards a higher one."),
     "encoder_idle": (1.0, "Idle encoders."),
     "decoder_idle": (1.0, "Idle decoders."),
-    "static": (1.0, "All terms for what GPUs have."),
-    "dynamic": (2.0, "All terms for what GPUs are doing."),
+    "static": (1.0, "All terms for capacities of GPUs."),
+    "dynamic": (2.0, "All terms for usage of GPUs."),
 }
-"""Genius' own weights and the meaning of each."""
+"""Genius' weights and their descriptions."""
 _LABELS: Final = {
     **{"bandwidth": "memory bandwidth", "free_memory": "free memory"},
     **{"encoder_idle": "idle encoders", "decoder_idle": "idle decoders"},
@@ -47,7 +47,7 @@ _DYNAMIC: Final = ("free_memory", "power", "encoder_idle", "decoder_idle")
 
 
 def _weighted_shares(values: Planes, weights: Floats, installed: Mask) -> Floats:
-    """(N,) sum_k w_k (sum_N x_k / sum_C x_k) |C| of (K, N, G) values; a term whose sum is 0 counts nothing."""
+    """(N,) sum_k w_k (sum_N x_k / sum_C x_k) |C| of (K, N, G) values; terms with sum 0 are left out."""
     result: Floats = weights @ _shares(values, installed) * installed.sum()
     return result
 
@@ -65,8 +65,8 @@ def _genius_totals(
 ) -> tuple[Floats, Floats, Floats]:
     """(N,) static, dynamic and weighted total of each node.
 
-    `static` is (5, N, G) and `dynamic` (4, N, G), in the order of their weights. NaN is
-    neutral: it counts as the mean of all GPUs that tell.
+    `static` is (5, N, G) and `dynamic` (4, N, G), in the order of their weights.
+    NaN counts as the mean of the known values.
     """
     static_weights, dynamic_weights = (np.array([weights[name] for name in names]) for names in (_STATIC, _DYNAMIC))
     static_score = _weighted_shares(neutral(static, installed), static_weights, installed)
@@ -76,7 +76,7 @@ def _genius_totals(
 
 
 def neutral(planes: Planes, installed: Mask) -> Planes:
-    """(K, N, G) the same with every NaN replaced by the mean of what is known, 0 where nothing is."""
+    """(K, N, G) planes with NaN replaced by the mean of the known values of the plane, 0 where none is known."""
     known = installed & np.isfinite(planes)
     means = np.where(known, planes, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
     return np.where(known, planes, means[:, None, None])
@@ -90,7 +90,7 @@ def min_max(scores: Floats, among: Mask) -> Floats:
     spread = high - low
     if not np.isfinite(spread) or spread <= 0:
         return np.zeros(len(scores))
-    # Rounded, so that the order in which nodes were added up breaks no tie.
+    # Rounded, so that summation order breaks no ties.
     return np.where(among, np.clip((scores - low) / spread, 0.0, 1.0).round(9), 0.0)
 
 
@@ -98,58 +98,60 @@ class _GeniusScore(RefreshedScore):
     """Scores from 0 to 1."""
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """`weights` are those that are not Genius' own, by name."""
+        """`weights` override Genius' weights by name."""
         super().__init__()
         self._weights = {name: default for name, (default, _) in _WEIGHTS.items()} | dict(weights or {})
 
     def all_scores(self, cluster: Cluster) -> Floats:
-        """(N,)."""
+        """(N,) scores."""
         installed = cluster.gpu_model >= 0
         *_, scores = _genius_totals(_static_of(cluster), _dynamic(cluster), installed, self._weights)
         return min_max(scores, np.asarray(installed.any(axis=1)))
 
     def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
-        """What the score is made of: each term's part, less what the last of all nodes has."""
+        """The breakdown of the score: each term's part, minus the total of the lowest node."""
         installed, weights = cluster.gpu_model >= 0, self._weights
         among = np.asarray(installed.any(axis=1))
         num_gpus = np.maximum(installed.sum(axis=1), 1)
-        found: list[tuple[str, str, Floats, Floats, Callable[[float], str]]] = []
+        terms: list[tuple[str, str, Floats, Floats, Callable[[float], str]]] = []
         groups = (("static", _STATIC, _static_of(cluster), 1), ("dynamic", _DYNAMIC, _dynamic(cluster), num_gpus))
         for group, names, planes, per in groups:
             shares = _shares(neutral(planes, installed), installed) * installed.sum() / per  # (K, N)
             for name, share in zip(names, shares, strict=True):
                 words = _of_mean(_LABELS.get(name, name), together=group == "static")
-                found.append((name, _WEIGHTS[name][1], weights[group] * weights[name] * share, share, words))
+                terms.append((name, _WEIGHTS[name][1], weights[group] * weights[name] * share, share, words))
         *_, totals = _genius_totals(_static_of(cluster), _dynamic(cluster), installed, weights)
-        return normalised(found, totals, among, rows, 1.0)
+        return normalised(terms, totals, among, rows, 1.0)
 
 
 def _of_mean(label: str, *, together: bool) -> Callable[[float], str]:
-    """In words: terms of what GPUs have are of all GPUs of the node together, those of what they do of each."""
+    """Format an amount: `together` for the node's sum (capacities), else per GPU (usage)."""
     what = f"{label} of its GPUs together" if together else f"{label} of each of its GPUs"
     return lambda amount: f"{what} {amount:.2f} times the mean GPU's"
 
 
 def normalised(
-    found: Sequence[tuple[str, str, Floats, Floats, Callable[[float], str]]],
+    terms: Sequence[tuple[str, str, Floats, Floats, Callable[[float], str]]],
     totals: Floats,
     among: Mask,
     rows: Rows,
     most: float,
 ) -> Breakdown:
-    """The parts of `most` x `min_max` of (N,) totals over R rows, of the name, meaning, (N,) part, (N,) amount and
-    words of each term."""
+    """The breakdown of `most` x `min_max` of (N,) totals over R rows.
+
+    `terms` are (name, meaning, (N,) contribution, (N,) amount, words).
+    """
     least = float(totals[among].min()) if among.any() else 0.0
     spread = float(totals[among].max()) - least if among.any() else 0.0
     factor = most / spread if np.isfinite(spread) and spread > 0 else 0.0
     parts = [
-        Part(name, meaning, (adds * factor)[rows], amount[rows], words) for name, meaning, adds, amount, words in found
+        Part(name, meaning, (adds * factor)[rows], amount[rows], words) for name, meaning, adds, amount, words in terms
     ]
     base = np.full(len(rows), -least * factor)
     parts.append(
         Part(
             "least",
-            "what the last of all nodes has, which counts 0",
+            "the lowest total of all nodes, which counts 0",
             base,
             base,
             lambda _: "the same for all",
@@ -160,20 +162,19 @@ def normalised(
 
 
 def _static_of(cluster: Cluster) -> Planes:
-    """(5, N, G) memory in MiB, multiprocessors, decoders, encoders and bandwidth in GB/s; NaN where nothing tells.
+    """(5, N, G) memory in MiB, multiprocessors, decoders, encoders and bandwidth in GB/s; NaN where unknown.
 
-    What the exporter says counts more than the table of products, which has not all of them; memory is what the node
-    says, since that is what fit counts. An exporter that says 0 multiprocessors has not asked for the other counts
-    either: ObserverWard, as published, has its lines for them commented out.
+    The exporter overrides the table of products, which is incomplete; memory is the node's, as in fit. An exporter that
+    reports 0 multiprocessors does not read the other counts either: ObserverWard, as published, has that commented out.
     """
     gauge = Samples(cluster).gauge
     counts = np.stack([gauge(unit) for unit in (Gauge.NUM_MULTIPROCESSORS, Gauge.NUM_DECODERS, Gauge.NUM_ENCODERS)])
-    asked = counts[0] > 0
+    reported = counts[0] > 0
     *table, bandwidth, _ = attributes(cluster.models)[:, cluster.gpu_model]
-    counts = np.where(asked & ~np.isnan(counts), counts, np.stack(table))
+    counts = np.where(reported & ~np.isnan(counts), counts, np.stack(table))
     memory = np.full(cluster.gpu_model.shape, np.nan)
-    for told in (gauge(Gauge.MEMORY_TOTAL), cluster.gpu_memory_mib):
-        memory = np.where(told > 0, told, memory)
+    for mib in (gauge(Gauge.MEMORY_TOTAL), cluster.gpu_memory_mib):
+        memory = np.where(mib > 0, mib, memory)
     return np.stack([memory, *counts, bandwidth])
 
 
@@ -184,7 +185,7 @@ def _dynamic(cluster: Cluster) -> Planes:
 
 
 def policy(options: Options) -> Policy:
-    """The policy."""
+    """Create the policy."""
     score = _GeniusScore()
     description = "Genius' static and dynamic score"
     return Policy(

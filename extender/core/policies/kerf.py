@@ -1,14 +1,14 @@
-"""Policy `kerf`: a learned value of what a decision leaves behind, and what the GPUs are really doing.
+"""Policy `kerf`: the learned value of the state that a decision leaves, and the measured headroom of GPUs.
 
-    score = value x floor((V after - V before) / quantum) + live x headroom - hair x GPU memory
+    score = value x floor((V after - V before) / quantum) + live x headroom - epsilon x GPU memory
 
-V is the potential of a trained model, with the pods that are expected (`features.Outlook`); its quantum makes equals of
-nodes that are nearly so. Headroom, in tenths from 0 to 1, is the live score of the GPUs that have room for the pod: 0
-everywhere while nobody samples. So `live` is how many quanta an idle GPU is worth beside a busy one. What these leave
-equal a hair settles, by the memory of the node's smallest GPU that will do: small pods leave large GPUs alone. A node
-whose CPU or memory does not suffice comes last: kube-scheduler will not offer it.
+V is the potential of a trained model, given the expected pods (`features.Outlook`). Its quantum makes nearly equal
+nodes tie. Headroom, in tenths from 0 to 1, is the live score of the GPUs with room for the pod, 0 without telemetry:
+`live` is the number of quanta by which an idle GPU beats a busy one. Ties break by the memory of the node's smallest
+suitable GPU, so that small pods leave large GPUs free. Nodes short of CPU or memory come last: kube-scheduler will
+filter them.
 
-Where no model is served, or its values are not finite, policy `tightest` ranks instead.
+Without a model, or if its values are not finite, policy `tightest` ranks instead.
 """
 
 from collections.abc import Hashable
@@ -22,7 +22,7 @@ from extender.core.devices import choose_among
 from extender.core.fit.fits import LARGEST_MIB, enough_compute, fit, smallest_mib
 from extender.core.fit.reasons import Fit
 from extender.core.observations import SampleState
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.policies.breakdowns import Breakdown, Part, on_rows, percent
 from extender.core.policies.live import LiveScore
 from extender.core.policies.policy import Options, Policy
@@ -33,27 +33,27 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import LearnedValues, Prospect
 
 HEURISTIC: Final = "tightest"
-"""What ranks in a model's stead."""
+"""The policy that ranks without a model."""
 _LAST: Final = -1e9
 _UNKNOWN_GIB: Final = LARGEST_MIB / GIB_MIB
-"""As `smallest_mib` counts it where no GPU has room."""
+"""Value of `smallest_mib` where no GPU has room."""
 _TENTHS: Final = 10
-_HAIR: Final = 2.0**-20
-"""Of a quantum, for each GiB of a GPU's memory: all the memory a GPU can have comes to less than a headroom's tenth."""
+_EPSILON: Final = 2.0**-20
+"""Weight of a GiB of GPU memory, in quanta: even the largest GPU counts less than a tenth of headroom."""
 
 
 @dataclass(frozen=True, slots=True)
 class KerfWeights:
-    """How much each term counts; 0 leaves it out."""
+    """Weights of the terms; 0 disables a term."""
 
     value: float = 1.0
     live: float = 2.0
 
 
 class LearnedScore:
-    """The score with one model and one outlook: others are another score.
+    """The score for one model and one outlook.
 
-    It keeps values (`LearnedValues`): whoever asks about another cluster, or in another thread, takes one `apart`.
+    It caches values (`LearnedValues`), so use a copy from `apart` for another thread or cluster.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LearnedScore:
         serial: int = 0,
         why_not: str = "no model is loaded",
     ) -> None:
-        """`serial` differs from that of every other score; `why_not` says why nothing is served, where nothing is."""
+        """`serial` must be unique among scores; `why_not` is the reason for `served` being None."""
         self.served = served
         self.fault = "" if served else why_not
         self._weights = weights or KerfWeights()
@@ -74,7 +74,7 @@ class LearnedScore:
         self._values = LearnedValues(served) if served else None
 
     def __call__(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
-        """(R,) the score, -inf where the request does not fit."""
+        """(R,) scores, -inf where the request does not fit."""
         values = self._values
         if values is None or self.fault or request.mig:
             return tightest(cluster, request, rows, fit)
@@ -82,48 +82,48 @@ class LearnedScore:
         where = np.flatnonzero(fit.fits)
         if len(where) == 0:
             return score
-        here = rows if len(where) == len(rows) else rows[where]
-        fits = fit if here is rows else fit.take(where)
-        gain, _ = values.gains(cluster, request, here, fits)
+        fitting_rows = rows if len(where) == len(rows) else rows[where]
+        fits = fit if fitting_rows is rows else fit.take(where)
+        gain, _ = values.gains(cluster, request, fitting_rows, fits)
         if not np.isfinite(gain).all():
             self.fault = "the model gives values that are not finite"
             return tightest(cluster, request, rows, fit)
         weights = self._weights
-        found = weights.value * values.steps(gain)
+        total = weights.value * values.steps(gain)
         if weights.live and self._live is not None and _sampled(cluster):
-            headroom = self._live(cluster, request, here, fits)
-            found = found + weights.live * np.round(headroom * _TENTHS) / _TENTHS
-        found = found - _HAIR * np.rint(smallest_mib(cluster, here, fits) / GIB_MIB)
-        score[where] = np.where(enough_compute(cluster, request.cpu_milli, request.memory_mib, here), found, _LAST)
+            headroom = self._live(cluster, request, fitting_rows, fits)
+            total = total + weights.live * np.round(headroom * _TENTHS) / _TENTHS
+        total = total - _EPSILON * np.rint(smallest_mib(cluster, fitting_rows, fits) / GIB_MIB)
+        enough = enough_compute(cluster, request.cpu_milli, request.memory_mib, fitting_rows)
+        score[where] = np.where(enough, total, _LAST)
         return score
 
     def gains(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> tuple[Floats, Longs]:
-        """As `LearnedValues.gains`, for any thread; without a model all are 0."""
+        """`LearnedValues.gains`, thread-safe; all 0 without a model."""
         if self._values is None:
             return np.zeros(len(rows)), np.full(len(rows), -1)
         return self._values.gains(cluster, request, rows, fit, apart=True)
 
     def parts(self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
-        """What the score is made of. Keeps to itself: a thread may ask. What the model's value is made of is told by
-        `told`, feature by feature."""
+        """The breakdown of the score, thread-safe. `told` breaks the model's value down by feature."""
         values = self._values
         if values is None or self.fault or request.mig:
             return tightest_parts(cluster, request, rows, fit)
-        weights, here = self._weights, np.flatnonzero(fit.fits)
-        fits, at = fit.take(here), rows[here]
+        weights, where = self._weights, np.flatnonzero(fit.fits)
+        fits, at = fit.take(where), rows[where]
         gain, _ = values.gains(cluster, request, at, fits, apart=True)
         if not np.isfinite(gain).all():
             return tightest_parts(cluster, request, rows, fit)
         live = self._live if weights.live and _sampled(cluster) else None
-        headroom = np.zeros(len(here)) if live is None else live.apart()(cluster, request, at, fits)
+        headroom = np.zeros(len(where)) if live is None else live.apart()(cluster, request, at, fits)
         tenths = np.round(headroom * _TENTHS) / _TENTHS
         memory = np.rint(smallest_mib(cluster, at, fits) / GIB_MIB)
         enough = enough_compute(cluster, request.cpu_milli, request.memory_mib, at)
-        value, hair = weights.value * values.steps(gain), _HAIR * memory
-        found = value if live is None else value + weights.live * tenths
-        score = np.where(enough, found - hair, _LAST)
+        value, by_memory = weights.value * values.steps(gain), _EPSILON * memory
+        total = value if live is None else value + weights.live * tenths
+        score = np.where(enough, total - by_memory, _LAST)
         last = np.where(enough, 0.0, _LAST)
-        told = (
+        parts = (
             Part(
                 "value",
                 "learned score of what it leaves to later pods, in whole steps; it has no unit",
@@ -132,18 +132,16 @@ class LearnedScore:
                 _learned,
                 unitless=True,
             ),
+            Part("live", "headroom of the GPUs by observed load", weights.live * tenths * enough, tenths, _headroom),
             Part(
-                "live", "headroom of the GPUs by what they are doing", weights.live * tenths * enough, tenths, _headroom
-            ),
-            Part(
-                "memory", "memory of its smallest GPU that will do: the less, the better", -hair * enough, memory, _gib
+                "memory", "memory of its smallest suitable GPU: the less, the better", -by_memory * enough, memory, _gib
             ),
             Part("compute", "nodes short of CPU or memory come last", last, last, _compute),
         )
-        return Breakdown(_among(score, here, len(rows)), tuple(on_rows(Breakdown(score, told), here, len(rows))))
+        return Breakdown(_expanded(score, where, len(rows)), tuple(on_rows(Breakdown(score, parts), where, len(rows))))
 
     def share(self, cluster: Cluster, request: GpuRequest, row: int, room: Mask) -> int:
-        """The GPU of a node that a share is taken from."""
+        """The GPU of a node that a share goes on."""
         rows = np.array([row])
         if self._values is not None and not self.fault:
             checked = replace(fit(cluster, request, rows), room=room[None], shares=np.ones(1, np.bool_))
@@ -154,26 +152,26 @@ class LearnedScore:
         return chosen[0] if chosen else int(room.argmax())
 
     def warm(self, cluster: Cluster) -> None:
-        """Work V of all nodes out now, so that the first request need not; `cluster` as the policy counts it."""
+        """Compute V of all nodes ahead of the first request; `cluster` with the policy's observed usage."""
         if self._values is not None and not self.fault:
             self._values.warm(cluster)
 
     def apart(self) -> "LearnedScore":
-        """The same score for another thread and another line of snapshots, without the live term."""
+        """An independent copy without the live term, for another thread or other snapshots."""
         return LearnedScore(self.served, self._weights, serial=self._serial, why_not=self.fault)
 
     def context(self, cluster: Cluster) -> Hashable:
-        """Another value whenever any node's score may be another."""
+        """A value that changes whenever any node's score may change."""
         return self._serial, self.fault, self._live.context(cluster) if self._live is not None else None
 
-    def told(self, cluster: Cluster, request: GpuRequest, row: int) -> dict[str, Any]:
-        """What the score of a node that fits is made of. Keeps to itself: a thread may ask.
+    def to_json(self, cluster: Cluster, request: GpuRequest, row: int) -> dict[str, Any]:
+        """The inputs of the score of a node that fits, as JSON keys; thread-safe.
 
-        `gainGPUs`, `quantumGPUs` and `movedGPUs` are of the learned score, which has no unit, whatever their names say.
+        Despite their names, `gainGPUs`, `quantumGPUs` and `movedGPUs` belong to the learned score and have no unit.
         """
         values = self._values
         if values is None or self.fault or request.mig:
-            return {"served": HEURISTIC, "reason": self.fault or "the model knows nothing of MIG devices"}
+            return {"served": HEURISTIC, "reason": self.fault or "the model does not cover MIG devices"}
         rows = np.array([row])
         checked = fit(cluster, request, rows)
         gain, gpu = values.gains(cluster, request, rows, checked, apart=True)
@@ -191,21 +189,21 @@ class LearnedScore:
             "features": [
                 {
                     "feature": name,
-                    "before": round(float(then), 6),
-                    "after": round(float(now), 6),
+                    "before": round(float(old), 6),
+                    "after": round(float(new), 6),
                     "movedGPUs": round(float(part), 6),
                 }
-                for name, then, now, part in moved
+                for name, old, new, part in moved
                 if abs(part) > 1e-9
             ],
         }
 
 
-def _among(score: Floats, where: Rows, num_rows: int) -> Floats:
+def _expanded(score: Floats, where: Rows, num_rows: int) -> Floats:
     """(R,) scores of some rows, -inf on the others."""
-    found = np.full(num_rows, -np.inf)
-    found[where] = score
-    return found
+    result = np.full(num_rows, -np.inf)
+    result[where] = score
+    return result
 
 
 def _learned(gain: float) -> str:
@@ -217,7 +215,7 @@ def _headroom(amount: float) -> str:
 
 
 def _gib(amount: float) -> str:
-    return f"a GPU of {amount:.0f} GiB that will do" if 0 < amount < _UNKNOWN_GIB else "GPUs of unknown memory"
+    return f"a suitable GPU of {amount:.0f} GiB" if 0 < amount < _UNKNOWN_GIB else "GPUs of unknown memory"
 
 
 def _compute(amount: float) -> str:
@@ -225,22 +223,22 @@ def _compute(amount: float) -> str:
 
 
 def live_term() -> LiveScore:
-    """The live score of the GPUs that a pod may get alone: the rest of the node has its place in V."""
+    """The live score of only the GPUs with room for the pod: V covers the rest of the node."""
     return LiveScore({"own_gpus": 1.0})
 
 
 def _sampled(cluster: Cluster) -> bool:
-    """Whether anybody tells what any GPU is doing."""
+    """Whether any node has fresh samples."""
     return cluster.observed is not None and bool((cluster.observed.state == SampleState.FRESH).any())
 
 
 def policy(options: Options) -> Policy:
-    """The policy before any model is loaded; `ranking` puts `serving` in its place."""
+    """Create the policy without a model; `extender.ranking` replaces it by `serving`."""
     return serving(LearnedScore())
 
 
 def serving(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
-    """The learned rank with a model and an outlook, or without."""
+    """Create the policy with a score."""
     return Policy(
         "kerf",
         score,
@@ -252,7 +250,7 @@ def serving(score: LearnedScore, rules: ObservedRules | None = None) -> Policy:
         weighs_memory=True,
         without_gpus=True,
         by_state=True,
-        terms=lambda cluster, request, row: score.told(counting_observed(cluster, rules), request, row),
+        terms=lambda cluster, request, row: score.to_json(with_observed_usage(cluster, rules), request, row),
         breakdown=score.parts,
         apart=lambda: serving(score.apart(), rules),
     )

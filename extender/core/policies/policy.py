@@ -1,7 +1,8 @@
-"""What a policy is: a way to rank the nodes that a pod fits."""
+"""The policy interface: a policy ranks the nodes that a pod fits."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from extender.core.clusters import Cluster, Floats, Mask, Rows
@@ -11,14 +12,14 @@ from extender.core.policies.breakdowns import BreakdownOf
 from extender.core.resources.requests import GpuRequest, PodRequest
 
 Score = Callable[[Cluster, GpuRequest, Rows, Fit], Floats]
-"""(cluster, request, (R,) rows, their fit) to (R,) how good each is: higher is better, in units of its own.
+"""(cluster, request, (R,) rows, their fit) to (R,) scores: higher is better, in the policy's own units.
 
-It sees each row's own state alone, so that its value can be remembered until the row changes, and what `context` says.
+May depend only on each row's own state and on `context`, so that it can be cached until either changes.
 """
 Share = Callable[[Cluster, GpuRequest, int, Mask], int]
-"""(cluster, request, row, (G,) room) to the GPU that a share is taken from."""
+"""(cluster, request, row, (G,) room) to the GPU that a share goes on."""
 Terms = Callable[[Cluster, GpuRequest, int], Mapping[str, Any]]
-"""(cluster as the policy counts it, request, row that fits) to what its score is made of, for people."""
+"""(cluster, request, row that fits) to the inputs of its score, for display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,43 +32,49 @@ class Policy:
     spreads: bool = False
     """Whether a share goes on the emptiest GPU of its node instead of the one it fills best."""
     rules: ObservedRules | None = None
-    """How fit counts what is observed; None: only bookings count."""
+    """How fit uses observations; None if only bookings count."""
     context: Callable[[Cluster], Hashable] | None = None
-    """What the score of every row depends on besides the row itself, such as sums over the cluster."""
+    """What all scores depend on besides the row itself, such as sums over the cluster."""
     share: Share | None = None
-    """How the GPU for a share is chosen, where it is neither of these."""
+    """Chooses the GPU for a share; None for the rule of `spreads`."""
     weighs_cpu: bool = False
-    """Whether the score depends on the pod's CPU: requests that differ in it are then different classes."""
+    """Whether scores depend on the pod's CPU, so that requests that differ in it are different classes."""
     terms: Terms | None = None
-    """What the score of one row is made of, where that is more than its parts."""
+    """The inputs of a row's score, where `breakdown` does not show them all."""
     breakdown: BreakdownOf | None = None
-    """The parts that add up to the score; None where the score is one number."""
+    """The parts that add up to the score; None for a single number."""
     apart: Callable[[], "Policy"] | None = None
-    """The same ranking for another thread and another line of snapshots; None where any may use this one."""
+    """Returns an independent copy for another thread or other snapshots; None if the policy is stateless."""
     weighs_memory: bool = False
-    """Whether it depends on the pod's main memory, likewise."""
+    """Whether scores depend on the pod's main memory, likewise."""
     without_gpus: bool = False
-    """Whether it ranks pods that ask for no GPU too (`AskedUnit.NONE`): by what they cost those who do."""
+    """Whether it also ranks pods without GPUs (`AskedUnit.NONE`), by what they cost GPU pods."""
     by_state: bool = False
-    """Whether rows with equal columns have equal scores while nobody samples, as long as `context` is the same: then
-    the score of one is remembered for the others. A name, a UUID or the number of the row must not count."""
+    """Whether equal rows have equal scores without telemetry and under the same `context`, so that one row's score can
+    be cached for others. Scores must not depend on names, UUIDs or row numbers."""
     renamed: str = ""
-    """Its new name, where this is an old one that goes with the next version."""
+    """The new name, where `name` is deprecated and removed in the next version."""
 
-    def asked(self, request: PodRequest) -> GpuRequest | None:
-        """The GPU request of a pod, as this policy tells requests apart."""
-        if request.gpus is None or not (self.weighs_cpu or self.weighs_memory):
-            return request.gpus
-        return replace(
-            request.gpus,
-            cpu_milli=request.cpu_milli if self.weighs_cpu else 0,
-            memory_mib=request.memory_mib if self.weighs_memory else 0,
+    def weighed_request(self, request: PodRequest) -> GpuRequest | None:
+        """The GPU request of a pod, with only the fields that this policy weighs."""
+        gpus = request.gpus
+        if gpus is None or not (self.weighs_cpu or self.weighs_memory):
+            return gpus
+        weighed = _weighed.__wrapped__ if gpus.by_identity else _weighed  # it may name thousands of UUIDs
+        return weighed(
+            gpus, request.cpu_milli if self.weighs_cpu else 0, request.memory_mib if self.weighs_memory else 0
         )
+
+
+@lru_cache(maxsize=1024)
+def _weighed(request: GpuRequest, cpu_milli: int, memory_mib: int) -> GpuRequest:
+    """The request of a pod with this CPU and main memory. Equal ones are one object, which is found faster."""
+    return replace(request, cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A class of pods that is expected to come."""
+    """A class of expected pods."""
 
     cpu_milli: int
     gpus: int
@@ -76,18 +83,18 @@ class Expected:
     models: tuple[str, ...] = ()
     """Product names; () for any."""
     memory_mib: int = 0
-    """Main memory, 0 where it is not known."""
+    """Main memory, 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a deployment says about its policies; a policy takes what concerns it."""
+    """A deployment's configuration of policies; each policy uses what it needs."""
 
     rules: ObservedRules = field(default_factory=ObservedRules)
-    """How fit counts what is observed, where a policy goes by it."""
+    """How fit uses observations, for policies based on telemetry."""
     expected: Sequence[Expected] = ()
-    """The pods that are expected; () for those of a public trace."""
+    """Expected pods; () for those of a public trace."""
 
 
 Make = Callable[[Options], Policy]
-"""What the file of a policy is for: the policy as a deployment wants it."""
+"""Creates a policy: the function `policy` of each policy's module."""

@@ -10,16 +10,16 @@ from extender.core.resources.requests import GpuRequest
 
 
 def _spread(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Floats:
-    """(R,) `binpack` turned round."""
+    """(R,) minus `binpack`."""
     return -binpack(cluster, request, rows, fit)
 
 
 def _parts(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit) -> Breakdown:
-    """What `_spread` is made of."""
+    """The breakdown of `_spread`."""
     return scaled(of_binpack.parts(cluster, request, rows, fit), -1)
 
 
 def policy(options: Options) -> Policy:
-    """The policy."""
+    """Create the policy."""
     description = "emptiest node first, by fraction of its GPUs"
     return Policy("spread", _spread, description, spreads=True, by_state=True, breakdown=_parts)

@@ -1,1 +1,1 @@
-"""What GPUs are, what nodes offer and what pods ask for; nothing here knows of a cluster."""
+"""GPU models, node offers and pod requests, independent of any cluster."""

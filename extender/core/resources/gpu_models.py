@@ -1,7 +1,7 @@
-"""GPU models: one canonical name per product, and all the names by which a pod may ask for it.
+"""GPU models: one canonical name per product, and all names by which a pod may request it.
 
-Labels, exporters and drivers spell the same card differently, with its brand or without; sharing adds `-SHARED`, MIG
-`-MIG-1g.5gb`.
+Labels, exporters and drivers spell the same card differently: with or without brand, with `-SHARED` for time slices, or
+with `-MIG-1g.5gb`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,29 +24,31 @@ class Pattern(Protocol):
 
 
 CompilePattern = Callable[[str], Pattern]
-"""Raises ValueError when the text is no regular expression."""
+"""Raises ValueError when the text is not a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPattern:
-    """A pod's wish for a model: equal when the text is equal, whatever engine compiled it."""
+    """A pattern for GPU models; equality depends only on the text."""
 
     text: str
     compiled: Pattern = field(compare=False, repr=False)
 
     def matches(self, names: Iterable[str]) -> bool:
-        """Whether any of a model's names satisfies the pattern."""
+        """Whether the pattern matches any of a model's names."""
         return any(self.compiled.search(name) is not None for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """A GPU product under its canonical name, with every name that a pattern is tried on."""
+    """A GPU product."""
 
     name: str
+    """Canonical name."""
     names: tuple[str, ...]
+    """All names that patterns are matched against."""
     vendor: int = 0
-    """By number in the registry."""
+    """Vendor's number in the registry."""
 
 
 UNKNOWN_MODEL: Final = GpuModel("", ())
@@ -58,27 +60,29 @@ def canonical_name(product: str) -> str:
 
 
 def describe_model(product: str, aliases: Mapping[str, Iterable[str]], vendor: int | None = None) -> GpuModel:
-    """The model behind a product label, with its aliases; `vendor` is told by the product where nobody says it.
+    """The model of a product label. Without `vendor`, it is derived from the product.
 
-    `aliases` maps a name that users may ask by to the products it stands for, in any spelling. A pattern is tried
-    on the label lower-cased (what Genius does), the same with spaces, the canonical name, and the aliases.
+    `aliases` maps a name that users may request to the products it stands for, in any spelling. Patterns match the
+    lower-cased label (like in Genius), the label with spaces, the canonical name, and the aliases.
     """
     canonical = canonical_name(product)
     if not canonical:
         return UNKNOWN_MODEL
     label = as_label(product)
-    asked_by = [
+    own_aliases = [
         alias.lower() for alias, products in aliases.items() if canonical in {canonical_name(name) for name in products}
     ]
-    names = (label, label.replace("-", " "), canonical, canonical.replace("-", " "), *sorted(asked_by))
+    names = (label, label.replace("-", " "), canonical, canonical.replace("-", " "), *sorted(own_aliases))
     if vendor is None:
         vendor = next((at for at, each in enumerate(VENDORS) if canonical in each.products), 0)
     return GpuModel(canonical, tuple(dict.fromkeys(names)), vendor)
 
 
 def attributes(models: Sequence[GpuModel]) -> npt.NDArray[np.float64]:
-    """(5, M + 1) multiprocessors, decoders, encoders, bandwidth in GB/s and power limit in W of each model; NaN where
-    the vendor's table has it not. The last column, for "no GPU" (-1), is NaN."""
+    """(5, M + 1) multiprocessors, decoders, encoders, bandwidth in GB/s and power limit in W of each model.
+
+    NaN where the vendor's table lacks the model, and in the last column, for "no GPU" (-1).
+    """
     table = np.full((5, len(models) + 1), np.nan)
     for index, model in enumerate(models):
         if product := PRODUCTS.get(model.name):
@@ -89,9 +93,9 @@ def attributes(models: Sequence[GpuModel]) -> npt.NDArray[np.float64]:
 def models_allowed(
     models: Iterable[GpuModel], include: ModelPattern | None, exclude: ModelPattern | None, vendor: int = 0
 ) -> npt.NDArray[np.bool_]:
-    """Which models a pod that asks for a vendor's GPUs accepts, one boolean per model.
+    """(M,) which models a pod that requests a vendor's GPUs accepts.
 
-    A GPU of unknown model satisfies no `include` and, to be on the safe side, no `exclude` either.
+    A GPU of unknown model satisfies no `include` and, to be safe, no `exclude` either.
     """
     return np.array(
         [

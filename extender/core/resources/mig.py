@@ -1,7 +1,7 @@
-"""Partitions of GPUs, called MIG devices here whoever makes them: what part of its GPU's compute each has.
+"""Partitions of GPUs, called MIG devices here for every vendor.
 
-A device may be given to several pods at once, by time slices: then labels tell to how many, and the device plugin may
-call it `.shared`.
+A MIG device may be time-sliced among several pods. Labels then give their number, and the device plugin may add
+`.shared` to the resource name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,10 @@ _MAX_DIGITS: Final = 7
 
 
 def mig_slices(profile: str, model: str = "") -> Slices:
-    """What a device has by its profile, as `nodes.profile_of` has it, and its GPU's model where that is known, by any
-    of its names. One slice where the profile can't be read; no more than there are."""
+    """Compute slices of a profile (as from `nodes.profile_of`) on a GPU model (any name, "" if unknown).
+
+    An unparsable profile counts as one slice.
+    """
     for vendor in VENDORS[1:]:
         if vendor.partitions and profile.startswith(vendor.partitions.resource_prefix):
             return vendor.partitions.slices(profile.removeprefix(vendor.partitions.resource_prefix), model)
@@ -28,22 +30,22 @@ def mig_slices(profile: str, model: str = "") -> Slices:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How the GPUs of a node are cut and shared, as its labels tell."""
+    """How the GPUs of a node are partitioned and shared, according to its labels."""
 
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Pods that a device of a profile is given to, by profile without `.shared`."""
+    """Pods that share a device, by profile without `.shared`."""
     num_gpus: int = 0
-    """GPUs of the node, cut ones included; 0 where that is not told."""
+    """GPUs of the node, including partitioned ones; 0 if unknown."""
     profile: str = ""
-    """Of all its devices, where they go by the name of whole GPUs; "" where GPUs are GPUs."""
+    """Profile of all devices where they use the resource name of whole GPUs, else ""."""
 
     def num_holders(self, profile: str) -> int:
-        """Pods that a device, by the name of its resource, is given to at once."""
+        """Pods that share one device of a profile (with or without `.shared`)."""
         return self.replicas.get(profile.removesuffix(_SHARED), 1)
 
 
 def read_cutting(labels: Mapping[str, str], offered: Iterable[tuple[str, int]], vendor: Vendor = VENDORS[0]) -> Cutting:
-    """What a node's labels tell of the devices of a vendor's GPUs that it offers, by profile."""
+    """Read a node's labels about a vendor's MIG devices; `offered` are (profile, units) of the node."""
     partitions = vendor.partitions
     if partitions is None:
         return Cutting()
@@ -51,13 +53,13 @@ def read_cutting(labels: Mapping[str, str], offered: Iterable[tuple[str, int]], 
     for resource, units in offered:
         profile = resource.removesuffix(_SHARED)
         prefix = f"{partitions.resource_prefix}{profile.removeprefix(partitions.resource_prefix)}"
-        told, devices = _number(labels, f"{prefix}.replicas"), _number(labels, f"{prefix}.count")
-        if told <= 1 and devices and resource.endswith(_SHARED):
-            told = -(-units // devices)
-        replicas[profile] = max(told, 1)
+        holders, devices = _number(labels, f"{prefix}.replicas"), _number(labels, f"{prefix}.count")
+        if holders <= 1 and devices and resource.endswith(_SHARED):
+            holders = -(-units // devices)
+        replicas[profile] = max(holders, 1)
     if labels.get(partitions.strategy_label) == _SINGLE:
-        found = partitions.in_product.search(labels.get(vendor.product_label, "").lower())
-        return Cutting(replicas, 0, found[1] if found else "")
+        match = partitions.in_product.search(labels.get(vendor.product_label, "").lower())
+        return Cutting(replicas, 0, match[1] if match else "")
     return Cutting(replicas, _number(labels, vendor.count_label))
 
 

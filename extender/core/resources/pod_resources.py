@@ -1,9 +1,11 @@
-"""What a pod's resources ask for: extended resources, counted as kube-scheduler counts them."""
+"""GPU requests in a pod's resources: extended resources, counted like kube-scheduler does."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+import msgspec
 
 from extender.core.resources.nodes import profile_of
 from extender.core.resources.quantities import meant_size, parse_quantity
@@ -13,7 +15,7 @@ from extender.core.vendors.vendor import Partitions, Vendor
 
 MAX_UNITS: Final = 2**31 - 1
 _MAX_PROFILES: Final = 32
-"""Kinds of MIG devices in one pod: each is looked for on every node."""
+"""MIG profiles per pod; each costs a check of every node."""
 _MAX_DIGITS: Final = 18
 _SIZES: Final = frozenset({"memory", "ephemeral-storage"})
 """Resources in bytes."""
@@ -23,7 +25,7 @@ Resources = Mapping[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's resources; `sidecar` is an init container that keeps running (restartPolicy Always)."""
+    """A container's resource requests; `sidecar` marks an init container with restartPolicy Always."""
 
     requests: Resources
     sidecar: bool = False
@@ -32,12 +34,11 @@ class Container:
 def total_request(
     resource: str, containers: Iterable[Container], init_containers: Iterable[Container], overhead: Resources
 ) -> Fraction | int:
-    """A pod's request of one extended resource, as kube-scheduler counts it.
+    """A pod's request for one extended resource, as kube-scheduler counts it.
 
-    The larger of the containers' sum and any moment of the initialisation, sidecars counted in both, plus the
-    overhead: `PodRequests` of k8s.io/component-helpers/resource/helpers.go. Resources at pod level are no part of it:
-    the API server takes only CPU, memory and huge pages there.
-    Raises RequestError when a value is no quantity.
+    The larger of the containers' sum and the peak during initialisation, both with sidecars, plus the overhead:
+    `PodRequests` of k8s.io/component-helpers/resource/helpers.go. Pod-level resources don't count: the API server
+    accepts only CPU, memory and huge pages there. Raises RequestError when a value is not a quantity.
     """
 
     def asked(resources: Resources) -> Fraction | int:
@@ -46,7 +47,7 @@ def total_request(
             return 0
         text = str(value)
         if text.isdecimal() and text.isascii() and len(text) <= _MAX_DIGITS:
-            return int(text)  # as nearly all are: without the price of a rational number
+            return int(text)  # the usual case, faster than a Fraction
         try:
             quantity = parse_quantity(text)
         except ValueError as error:
@@ -69,34 +70,38 @@ def total_request(
     return max(running, initialising) + asked(overhead)
 
 
-@dataclass(frozen=True, slots=True)
-class AskedGpus:
-    """What a pod's resources ask for."""
+class RequestedGpus(msgspec.Struct, frozen=True, cache_hash=True):
+    """The GPUs that a pod's resources request."""
 
     units: int = 0
-    """MIG devices not counted."""
+    """Number of GPUs or time slices, without MIG devices."""
     unit: AskedUnit = AskedUnit.GPU
     mig: tuple[tuple[str, int], ...] = ()
-    """MIG devices by profile, in the order of the profiles."""
+    """Number of MIG devices by profile, sorted by profile."""
     vendor: int = 0
-    """Whose, by number in the registry."""
+    """Vendor's number in the registry."""
 
 
-NO_GPUS_ASKED: Final = AskedGpus()
+NO_GPUS_REQUESTED: Final = RequestedGpus()
 
 
-def asked_gpus(containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources) -> AskedGpus:
-    """The GPUs that a pod's resources ask for. Raises RequestError, also where they are of two vendors."""
-    found = NO_GPUS_ASKED
+def requested_gpus(
+    containers: Sequence[Container], init_containers: Sequence[Container], overhead: Resources
+) -> RequestedGpus:
+    """The GPUs that a pod's resources request.
+
+    Raises RequestError for invalid amounts, for unsupported combinations, and for GPUs of two vendors.
+    """
+    result = NO_GPUS_REQUESTED
     for number, vendor in enumerate(VENDORS):
         asked = _of_vendor(number, vendor, containers, init_containers, overhead)
-        if asked is NO_GPUS_ASKED:
+        if asked is NO_GPUS_REQUESTED:
             continue
-        if found is not NO_GPUS_ASKED:
-            names = f"{VENDORS[found.vendor].resource} together with {vendor.resource}"
+        if result is not NO_GPUS_REQUESTED:
+            names = f"{VENDORS[result.vendor].resource} together with {vendor.resource}"
             raise RequestError(f"{names} fits no node: Kerf gives a pod GPUs of one vendor; request one")
-        found = asked
-    return found
+        result = asked
+    return result
 
 
 def _of_vendor(
@@ -105,7 +110,7 @@ def _of_vendor(
     containers: Sequence[Container],
     init_containers: Sequence[Container],
     overhead: Resources,
-) -> AskedGpus:
+) -> RequestedGpus:
     whole, shared = (
         _whole_units(name, total_request(name, containers, init_containers, overhead)) if name else 0
         for name in (vendor.resource, vendor.shared_resource)
@@ -118,8 +123,8 @@ def _of_vendor(
     partitions = vendor.partitions
     mig = () if partitions is None else _mig_devices(vendor, partitions, containers, init_containers, overhead)
     if not (whole or shared or mig):
-        return NO_GPUS_ASKED
-    return AskedGpus(shared or whole, AskedUnit.SHARED if shared else AskedUnit.GPU, mig, number)
+        return NO_GPUS_REQUESTED
+    return RequestedGpus(shared or whole, AskedUnit.SHARED if shared else AskedUnit.GPU, mig, number)
 
 
 def _mig_devices(

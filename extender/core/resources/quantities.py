@@ -1,7 +1,7 @@
 """Kubernetes quantities, parsed exactly.
 
-kube-scheduler sends quantities canonicalised (a limit of 4000 arrives as "4k"), so every suffix and exponent of
-`k8s.io/apimachinery/pkg/api/resource/quantity.go` is understood, in rational numbers and never through floats.
+kube-scheduler sends canonical quantities (a limit of 4000 arrives as "4k"), so every suffix and exponent of
+`k8s.io/apimachinery/pkg/api/resource/quantity.go` is supported, with rational numbers instead of floats.
 """
 
 import re
@@ -26,7 +26,7 @@ _QUANTITY: Final = re.compile(
     re.ASCII,
 )
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgtpe])i?(?:b|bytes?)?\s*", re.ASCII | re.IGNORECASE)
-"""What people write for a size in bytes."""
+"""Common non-Kubernetes spellings of a size in bytes."""
 _MAX_CHARS: Final = 64
 _MAX_EXPONENT: Final = 30
 
@@ -35,7 +35,7 @@ _MAX_EXPONENT: Final = 30
 def parse_quantity(text: str) -> Fraction:
     """The value of a Kubernetes quantity such as "16Gi", "4k", "1e3", "500m" or "0.5".
 
-    Raises ValueError when `text` is no quantity.
+    Raises ValueError when `text` is not a quantity.
     """
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARS else None
     if match is None:
@@ -53,22 +53,22 @@ def parse_quantity(text: str) -> Fraction:
 
 
 def is_plain_number(text: str) -> bool:
-    """Whether a quantity has no unit suffix ("16384", "1e3"), so that a caller may give it a unit of its own."""
+    """Whether a quantity has no suffix ("16384", "1e3"), so that a caller may assume a unit."""
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_CHARS else None
     return match is not None and not match["suffix"]
 
 
 def meant_size(text: str) -> str:
-    """The quantity that a misspelt size may have been meant to be: "40Gi" for "40GB" or "40 gb"; "" for none."""
+    """The quantity that a misspelt size probably means: "40Gi" for "40GB" or "40 gb"; "" for none."""
     match = _SIZE.fullmatch(text) if len(text) <= _MAX_CHARS else None
     return f"{match[1]}{match[2].upper()}i" if match else ""
 
 
 def mib_of_bytes(quantity: Fraction) -> int:
-    """Bytes as whole MiB, rounded up: a request is never made smaller than it was asked."""
+    """Bytes as whole MiB, rounded up so that a request never shrinks."""
     return ceil(quantity / MIB)
 
 
 def format_mib(mib: int) -> str:
-    """A memory size for people: "40 GiB" where that is exact, else "11000 MiB"."""
+    """A memory size for display: "40 GiB" where exact, else "11000 MiB"."""
     return f"{mib // 1024} GiB" if mib >= 1024 and mib % 1024 == 0 else f"{mib} MiB"

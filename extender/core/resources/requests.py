@@ -1,10 +1,12 @@
-"""What a pod asks for."""
+"""A pod's GPU request."""
 
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from extender.core.dra.asks import DevicesAsked
+import msgspec
+
+from extender.core.dra.asks import DeviceClaims
 from extender.core.resources.gpu_models import ModelPattern
 from extender.core.resources.quantities import format_mib
 from extender.core.texts import printable
@@ -12,80 +14,78 @@ from extender.core.vendors.registry import VENDORS
 
 
 class RequestError(ValueError):
-    """A request that can't be understood: names the key, the value and what would be right, on one line."""
+    """An invalid request. The message is one printable line with the key, the value and a valid form."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(printable(sentence))
 
 
 class AskedUnit(IntEnum):
-    """What a pod counts its GPUs in."""
+    """Unit of a request's `count`."""
 
     NONE = 0
-    """It asks for none: what counts is the CPU and main memory that it takes from beside the GPUs."""
+    """No GPUs: only CPU and main memory count."""
     GPU = 1
-    """Units of the vendor's resource: whole GPUs, or time slices where the node's plugin gives them that name."""
+    """Units of the vendor's resource: whole GPUs, or time slices where the device plugin uses that name for them."""
     WHOLE = 2
-    """Whole GPUs, asked by annotation or label alone: time slices never satisfy it."""
+    """Whole GPUs, requested by annotation or label alone; time slices don't satisfy it."""
     SHARED = 3
-    """Time slices, by a resource of their own."""
+    """Time slices, requested by their own resource."""
     MIG = 4
-    """MIG devices, by the resources of their profiles."""
+    """MIG devices, requested by the resources of their profiles."""
     PART = 5
-    """GPUs or parts of them, asked by resources of a plugin that hands out parts: only its nodes will do."""
+    """GPUs or parts of GPUs, requested by resources of a device plugin that shares GPUs; only its nodes match."""
     CLAIM = 6
-    """Whole GPUs, asked by ResourceClaims."""
+    """Whole GPUs, requested by ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """The GPUs a pod asks for; equal requests are one class, which fit and scores are remembered by."""
+    """A pod's GPU request. Equal requests form a class, by which fits and scores are cached."""
 
     count: int
-    """Units asked; 0 with `memory_total_mib` set means: as few GPUs as hold that much."""
+    """Number of units; 0 with `memory_total_mib` set means as few GPUs as have that much memory."""
     unit: AskedUnit = AskedUnit.GPU
     memory_each_mib: int = 0
     memory_total_mib: int = 0
     include: ModelPattern | None = None
     exclude: ModelPattern | None = None
     milli: int = 0
-    """Compute asked of each GPU: 0 whole GPUs, 1..999 a share of one GPU (of each of `count` GPUs where that is more);
-    the memory of each is what the share books then."""
+    """Compute of each GPU: 0 for whole GPUs, 1..999 for shares, which book `memory_each_mib` of each GPU."""
     uuids: frozenset[str] = frozenset()
-    """The only GPUs that will do; empty: any."""
+    """Allowed GPUs; empty for any."""
     uuids_exclude: frozenset[str] = frozenset()
     mig: tuple[tuple[str, int], ...] = ()
-    """MIG devices asked, by profile."""
+    """Number of MIG devices by profile."""
     cpu_milli: int = 0
-    """CPU of the pod, where the policy weighs it: other policies would only have more classes to remember."""
+    """CPU of the pod if the policy weighs it, else 0 to keep the number of classes small."""
     memory_mib: int = 0
     """Main memory of the pod, likewise."""
     memory_each_percent: int = 0
-    """Memory of each GPU in percent of what it has, for a share whose memory is asked so."""
+    """Memory of a share in percent of the GPU's memory."""
     containers: int = 1
-    """Among how many containers of the pod each GPU is shared, where that is why so much of it is asked."""
-    devices: DevicesAsked | None = None
-    """What is asked by ResourceClaims whose devices Kerf chooses: that alone says what fits, `count` how many there
-    are."""
+    """Number of the pod's containers that share each GPU and whose shares were added up."""
+    devices: DeviceClaims | None = None
+    """Requests of ResourceClaims that Kerf allocates. They alone determine fit; `count` is their number of devices."""
     vendor: int = 0
-    """Whose GPUs, by number in the registry."""
+    """Vendor's number in the registry."""
 
     @property
     def shares_by_memory(self) -> bool:
-        """Whether it is a share where the node's plugin hands out parts of GPUs, and asks whole GPUs elsewhere."""
+        """Whether it is a share where the device plugin shares GPUs, and a request for whole GPUs elsewhere."""
         asks_memory = self.memory_each_mib > 0 or self.memory_each_percent > 0
         return self.milli == 0 and asks_memory and self.memory_total_mib == 0 and not self.mig
 
     @property
     def by_identity(self) -> bool:
-        """Whether it matters which node and GPUs these are, beside what they are like and what is free of them."""
+        """Whether fit depends on the identity of nodes or GPUs, not only on their properties and what is free."""
         return bool(self.uuids or self.uuids_exclude) or self.devices is not None
 
     @property
     def noun(self) -> str:
-        """What `count` counts, one of them."""
-        whose = f"{VENDORS[self.vendor].title} " if self.vendor else ""
-        return f"{whose}GPU replica" if self.unit is AskedUnit.SHARED else f"{whose}GPU"
+        """Singular noun for one unit of `count`."""
+        vendor = f"{VENDORS[self.vendor].title} " if self.vendor else ""
+        return f"{vendor}GPU replica" if self.unit is AskedUnit.SHARED else f"{vendor}GPU"
 
     def __str__(self) -> str:
         """The request in words: "2 GPUs of model a100 with 40 GiB"."""
@@ -115,25 +115,24 @@ class GpuRequest:
         return words
 
 
-@dataclass(frozen=True, slots=True)
-class PodRequest:
-    """Everything a decision needs to know of a pod."""
+class PodRequest(msgspec.Struct, frozen=True):
+    """Everything a decision needs to know about a pod."""
 
     gpus: GpuRequest | None = None
     policy: str = ""
-    """Name of the policy chosen for this pod, "" for the deployment's."""
+    """Name of the pod's policy, "" for the deployment's."""
     priority: int = 0
     stale: tuple[str, ...] = ()
-    """Annotations of an assignment that a pod without a node carries, as a copy of another pod does: a Binding blanks
-    those that it does not write."""
+    """Assignment annotations on a pod without a node, such as a copy of another pod. A Binding can't remove them, so it
+    blanks those that it does not set."""
     cpu_milli: int = 0
-    """CPU of the pod, whatever its GPUs."""
+    """CPU request of the whole pod."""
     memory_mib: int = 0
-    """Main memory of the pod, likewise."""
+    """Main memory request of the whole pod."""
 
 
 NO_REQUEST: Final = PodRequest()
-"""Of a pod that asks for no GPU, whatever else it says."""
+"""The request of a pod without GPUs."""
 
 
 def _any_of(uuids: frozenset[str]) -> str:
@@ -142,12 +141,12 @@ def _any_of(uuids: frozenset[str]) -> str:
 
 
 def wrong(text: str, fault: str) -> str:
-    """What is wrong with a value: `"x" is not a quantity`, `"40GB": unknown suffix GB`."""
+    """A value with its fault: `"x" is not a quantity`, `"40GB": unknown suffix GB`."""
     return f'"{shorten(text)}"{": " if fault.startswith("unknown") else " is "}{fault}'
 
 
 def named(name: str) -> str:
-    """A name as it may stand in a sentence."""
+    """A name, printable and shortened, for use in a sentence."""
     return shorten(printable(name))
 
 

@@ -1,13 +1,12 @@
-"""A rank that heeds the rest of the cluster: attention over its nodes sets the weights of the potential.
+"""A rank that depends on the whole cluster: attention over its nodes sets the weights of the potential.
 
-Nodes and expected pods are two sets of rows. Each is embedded row by row and pooled by a few learned queries
-("inducing points": pooling by multihead attention, J. Lee et al., "Set Transformer", arXiv:1810.00825), which is
-linear in the number of rows and takes any number of them. From what is pooled, an actor gives a point (F + 1,): the
-weights of a potential and its quantum (`extender.core.valuenet.potentials`); its net of one hidden layer, where there
-is one, is the same whatever is seen. So a node's score is Q(node after | cluster), and between two looks at the cluster
-each score depends on its node alone and can be remembered.
+Nodes and expected pods are two sets of rows. Each is embedded row by row and pooled by a few learned queries (pooling
+by multihead attention, J. Lee et al., "Set Transformer", arXiv:1810.00825), in time linear in the number of rows. From
+the pooled vectors, an actor computes a point (F + 1,): the weights and the quantum of a potential
+(`extender.core.valuenet.potentials`). The potential's net, if any, is fixed. So a node's score is
+Q(node after | cluster), and until the actor runs again each score depends on its node alone and can be cached.
 
-The same net in torch, with a critic beside it, is `model.training.nets`.
+`model.training.nets` has the same net in torch, with a critic.
 """
 
 from collections.abc import Mapping
@@ -30,15 +29,15 @@ from extender.core.valuenet.potentials import (
 )
 
 POD_FEATURES: Final = (
-    "cpu",  # by what a whole GPU's pods need
-    "gpus",  # of 8
-    "share",  # milli of one GPU where that is not all of it
+    "cpu",  # relative to the CPU need of a whole GPU
+    "gpus",  # relative to 8
+    "share",  # fraction of one GPU, 0 for whole GPUs
     "no_gpu",
-    "picky",  # 1 when not every model will do
+    "picky",  # 1 if not every model is accepted
 )
-"""Names of what is seen of a class of expected pods; its frequency is its weight."""
+"""Features of a class of expected pods; its frequency is its weight."""
 CLUSTER_FEATURES: Final = ("gpu", "gpu_idle", "cpu", "memory", "fragment")
-"""Names of what is seen of the cluster as a whole: free parts of its capacity; fragments by what is free."""
+"""Features of the whole cluster: free fractions of its capacity, and the fragment fraction of what is free."""
 
 _OF_VALUE: Final = "value_hidden", "value_bias", "value_out"
 _EXTREME: Final = 1e6
@@ -49,9 +48,9 @@ class Attention(NamedTuple):
     """Arrays of the actor. H embedding, Q queries (0: no attention), Z hidden, D = F + 1, M of the potential's net."""
 
     node_shift: Floats
-    """(F,) brings the features of nodes to about 0."""
+    """(F,) mean of the node features, subtracted."""
     node_scale: Floats
-    """(F,) and to about 1."""
+    """(F,) factor that scales node features to about 1."""
     node_embed: Floats
     """(F, H)."""
     node_bias: Floats
@@ -73,9 +72,9 @@ class Attention(NamedTuple):
     out_bias: Floats
     """(D,)."""
     begin: Floats
-    """(D,) the weights, and the logarithm of the quantum, where all of `out` is 0."""
+    """(D,) the weights and the logarithm of the quantum at output 0."""
     reach: Floats
-    """(D,) how far 1 reaches from there."""
+    """(D,) their change per unit of output."""
     value_hidden: Floats
     """(F, M); M = 0 without a net."""
     value_bias: Floats
@@ -85,12 +84,12 @@ class Attention(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What the actor sees."""
+    """Input of the actor."""
 
     nodes: Floats
     """(R, F) distinct rows of features."""
     node_count: Floats
-    """(R,) nodes that each row stands for."""
+    """(R,) number of nodes with these features."""
     pods: Floats
     """(K, len(POD_FEATURES))."""
     pod_count: Floats
@@ -100,26 +99,26 @@ class Sight(NamedTuple):
 
 
 def _sight(nodes: Nodes, outlook: Outlook) -> Sight:
-    """What is seen of nodes in their present state, and of the pods expected."""
+    """The actor's input for nodes in their present state and the expected pods."""
     return sight_of(features(nodes, outlook), nodes, outlook)
 
 
 def sight_of(rows: Floats, nodes: Nodes, outlook: Outlook) -> Sight:
-    """What is seen of nodes with these features (N, F). Equal nodes make one row, those without GPUs none."""
-    there = nodes.num_gpus > 0
-    if not there.all():  # what is ranked goes nowhere else, and nothing else was there in training
-        rows, nodes = rows[there], nodes.at(there)
+    """The actor's input for nodes with features `rows` (N, F). Equal nodes share a row; CPU-only nodes don't count."""
+    has_gpus = nodes.num_gpus > 0
+    if not has_gpus.all():  # training had only nodes with GPUs
+        rows, nodes = rows[has_gpus], nodes.at(has_gpus)
     distinct, count = np.unique(rows, axis=0, return_counts=True)
     pods = pod_features(outlook.mix, outlook.cpu_need_milli)
     return Sight(distinct, count.astype(np.float64), pods, outlook.mix.frequency, cluster_features(rows, nodes, 1)[0])
 
 
 def cluster_features(rows: Floats, nodes: Nodes, num_clusters: int) -> Floats:
-    """(K, len(CLUSTER_FEATURES)) of K clusters of as many nodes each, which follow each other; `rows` are (K N, F)."""
+    """(K, len(CLUSTER_FEATURES)) features of K clusters of N nodes each, one after the other; `rows` is (K N, F)."""
 
     def sums(column: npt.NDArray[np.generic]) -> Floats:
-        found: Floats = column.reshape(num_clusters, -1).sum(axis=1).astype(np.float64)
-        return found
+        summed: Floats = column.reshape(num_clusters, -1).sum(axis=1).astype(np.float64)
+        return summed
 
     free, num_gpus = sums(nodes.gpu_free_milli) / WHOLE_MILLI, np.maximum(sums(nodes.num_gpus), 1.0)
     idle, fragment = (sums(rows[:, FEATURES.index(name)]) for name in ("gpus_idle", "fragment"))
@@ -135,7 +134,7 @@ def cluster_features(rows: Floats, nodes: Nodes, num_clusters: int) -> Floats:
 
 
 def pod_features(mix: Mix, cpu_need_milli: float) -> Floats:
-    """(K, len(POD_FEATURES)) of the classes of a mix."""
+    """(K, len(POD_FEATURES)) features of the classes of a mix."""
     milli = mix.sizes[mix.size]
     columns = [
         np.minimum(mix.cpu_milli / cpu_need_milli, 8.0),
@@ -148,8 +147,8 @@ def pod_features(mix: Mix, cpu_need_milli: float) -> Floats:
 
 
 def _pooled(rows: Floats, count: Floats, embed: Floats, bias: Floats, queries: Floats) -> Floats:
-    """(Q H,) of (R, ...) rows, each as often as its `count` says: a mean of embeddings for each query."""
-    if len(rows) == 0:  # no pods are expected
+    """(Q H,) mean embedding per query over (R, ...) rows weighted by attention and (R,) `count`."""
+    if len(rows) == 0:  # no expected pods
         return np.zeros(queries.size)
     embedded = np.tanh(rows @ embed + bias)  # (R, H)
     level = embedded @ queries / np.sqrt(len(bias)) + np.log(count)[:, None]  # (R, Q)
@@ -159,7 +158,7 @@ def _pooled(rows: Floats, count: Floats, embed: Floats, bias: Floats, queries: F
 
 
 def _context(seen: Sight, attention: Attention) -> Floats:
-    """(2 Q H + len(CLUSTER_FEATURES),) what actor and critic know."""
+    """(2 Q H + len(CLUSTER_FEATURES),) pooled input of actor and critic."""
     nodes = (seen.nodes - attention.node_shift) * attention.node_scale
     of_nodes = _pooled(nodes, seen.node_count, attention.node_embed, attention.node_bias, attention.node_queries)
     of_pods = _pooled(seen.pods, seen.pod_count, attention.pod_embed, attention.pod_bias, attention.pod_queries)
@@ -167,13 +166,13 @@ def _context(seen: Sight, attention: Attention) -> Floats:
 
 
 def point(seen: Sight, attention: Attention) -> Floats:
-    """(D,) the actor's point."""
+    """(D,) the actor's output."""
     hidden = np.tanh(_context(seen, attention) @ attention.hidden + attention.hidden_bias)
     return hidden @ attention.out + attention.out_bias
 
 
 def potential_at(reached: Floats, attention: Attention) -> Potential:
-    """The potential of a point. Raises PotentialError when it is not finite."""
+    """The potential at an actor's output. Raises PotentialError when it is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         at = attention.begin + attention.reach * reached
     if not np.isfinite(at).all():
@@ -187,7 +186,7 @@ def potential_at(reached: Floats, attention: Attention) -> Potential:
 
 
 def potential(nodes: Nodes, outlook: Outlook, attention: Attention) -> Potential:
-    """The potential for nodes in their present state; good until the cluster has changed much.
+    """The potential for nodes in their present state; valid until the cluster has changed much.
 
     Raises PotentialError when it is not finite.
     """
@@ -197,15 +196,15 @@ def potential(nodes: Nodes, outlook: Outlook, attention: Attention) -> Potential
 
 
 def attention_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, ...]) -> Attention:
-    """An actor from the arrays of a file and the features that it was trained on.
+    """An actor from the arrays of a file and the features it was trained on.
 
-    Raises PotentialError when the features are others than this program has, when an array is missing, is unknown or
-    has another shape, or when a number or a point that comes out is not finite.
+    Raises PotentialError for other features than this program's, for missing, unknown or misshapen arrays, and for
+    non-finite numbers or outputs.
     """
     check_features(version, names)
     check_arrays(arrays, tuple(name for name in Attention._fields if name not in _OF_VALUE or name in arrays))
     without = shapes(*sizes(arrays), 0)
-    arrays = {**{name: np.zeros(without[name]) for name in _OF_VALUE}, **arrays}  # models of before have none
+    arrays = {**{name: np.zeros(without[name]) for name in _OF_VALUE}, **arrays}  # older models have none
     check_shapes(arrays, shapes(*sizes(arrays), arrays["value_out"].size))
     attention = Attention(*(np.ascontiguousarray(arrays[name]) for name in Attention._fields))
     F = len(FEATURES)
@@ -221,13 +220,13 @@ def attention_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
 
 
 def sizes(arrays: Mapping[str, Floats]) -> tuple[int, int, int]:
-    """H, Q and Z, as the biases and the queries say."""
+    """H, Q and Z, from the shapes of the biases and queries."""
     queries = arrays["node_queries"]
     return arrays["node_bias"].size, queries.shape[1] if queries.ndim == 2 else 0, arrays["hidden_bias"].size
 
 
 def shapes(H: int, Q: int, Z: int, M: int = 0) -> dict[str, tuple[int, ...]]:  # noqa: N803 - axis letters of Attention
-    """Shapes of the arrays by name."""
+    """Shapes of an actor's arrays, by name."""
     F, D, K, C = len(FEATURES), len(FEATURES) + 1, len(POD_FEATURES), len(CLUSTER_FEATURES)  # noqa: N806
     of_nodes = {"node_shift": (F,), "node_scale": (F,), "node_embed": (F, H), "node_bias": (H,)}
     of_pods = {"pod_embed": (K, H), "pod_bias": (H,), "node_queries": (H, Q), "pod_queries": (H, Q)}

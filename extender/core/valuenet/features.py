@@ -1,11 +1,9 @@
-"""What a learned rank sees of a node: features of the state that a decision would leave behind.
+"""Features of a node for learned ranks, now and after a decision.
 
-The value of a node is a function of these (`extender.core.valuenet.potentials`), and a decision is worth the value
-after it minus the value before. They depend on the node's own state and on the pods that are expected to come, the
-outlook, so that they can be remembered until the node changes. A model names the version that it was trained on.
-Amounts are in GPUs: free CPU and memory are counted as the GPUs whose expected need they would cover.
-
-A cluster's rows as `fragmentation.Nodes`: what learned ranks see of them, now and after a decision.
+A node's value is a function of its features (`extender.core.valuenet.potentials`); a decision gains the value after it
+minus the value before. Features depend only on the node's state and the expected pods (the outlook), so they can be
+cached until the node changes. Amounts are in GPUs: free CPU and memory count as the GPUs whose expected need they
+cover. A model names the version of the features that it was trained on.
 """
 
 from collections.abc import Sequence
@@ -28,51 +26,51 @@ from extender.core.clusters import (
 )
 from extender.core.fit.fittings import share_mib
 from extender.core.fit.reasons import Fit
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from extender.core.resources.requests import GpuRequest
 
 FEATURES_VERSION: Final = 3
-"""Changes whenever a feature changes its meaning, its place or its unit."""
+"""Incremented whenever a feature changes its meaning, position or unit."""
 
 FEATURES: Final = (
-    "fragment",  # idle GPU that a typical pod is expected to be unable to use
-    "worth",  # shadow prices of what is left of each GPU
+    "fragment",  # expected idle GPU that a typical pod can't use
+    "worth",  # shadow price of what is left of each GPU
     "gpus_idle",
     "node_idle",  # 1 when all GPUs of the node are idle
     "gpus_partly_used",
     "cpu_short_half",  # min(0, free CPU - 0.5 x need of the free GPU)
     "cpu_short",
     "cpu_short_more",  # 1.5 x need
-    "cpu_square",  # by capacity
+    "cpu_square",  # divided by capacity
     "cpu_log",  # log(1 + free)
     "gpu_cpu",  # free GPU x free fraction of the CPU
     "memory_short",
     "gpu_sqrt",
-    "gpu_square",  # by number of GPUs
-    "gpu_wanted",  # free GPU that pods will ask for by its model: those who may go elsewhere should
-    "worth_fed",  # worth, by the part of what the free GPUs will need that there is CPU for
-    "hosts_one",  # pods of one whole GPU that the node could take, by what they will need of all such nodes
-    "hosts_many",  # pods of several, likewise
-    "compute_worth",  # shadow prices of the free CPU and memory
+    "gpu_square",  # divided by the number of GPUs
+    "gpu_wanted",  # free GPU of models that pods will request by name: other pods should avoid it
+    "worth_fed",  # worth times the fraction of the free GPUs' expected CPU need that is available
+    "hosts_one",  # pods of one whole GPU that the node could host, weighted by the scarcity of such nodes
+    "hosts_many",  # pods of several whole GPUs, likewise
+    "compute_worth",  # shadow price of the free CPU and memory
 )
 """Names of the F features, in order."""
 
 CONTEXT: Final = {"cpu_asked": 0.8, "in_shares": 0.3, "by_many": 0.1, "choosy": 0.0}
-"""The K numbers of `Outlook.context`, and what each is counted from, which is about what openb's pods have: CPU asked
-for by that which is there, at most 2; of the GPU asked for the parts asked in shares, by pods of several GPUs, and by
-pods that don't take every model."""
+"""The K numbers of `Outlook.context` with their offsets, about the values of trace openb: requested CPU relative to the
+cluster's, at most 2; and the fractions of requested GPU in shares, by pods of several GPUs, and by pods that don't
+accept every model."""
 
 LEAST_GPU: Final = 1e-3
-"""Less free GPU counts as so much where something is divided by it."""
+"""Least divisor for free GPU."""
 
 CPU_NEEDS: Final = (0.5, 1.0, 1.5)
-"""Multiples of the expected need at which CPU counts as short."""
+"""Multiples of the expected need below which CPU counts as short."""
 
 
 class Hosting(NamedTuple):
-    """What of some classes of pods a node can host, summed up: a table to look it up in, instead of a loop over them.
+    """A lookup table for the total weight of the classes of pods that a node can host.
 
-    Classes that ask for as many GPUs of a size are one of U kinds; T are the amounts of CPU asked for.
+    Classes with equal number and size of GPUs form one of U kinds; T is the number of distinct CPU requests.
     """
 
     num_gpus: Longs
@@ -82,43 +80,44 @@ class Hosting(NamedTuple):
     cpu_milli: Longs
     """(T,) distinct, ascending."""
     weight: Floats
-    """(M + 1, U, T + 1) of a kind's classes that take a model and do with the first t amounts; the last row is 0."""
+    """(M + 1, U, T + 1) weight of a kind's classes that accept a model and need at most the first t CPU amounts; the
+    last row is 0."""
 
 
 class Worth(NamedTuple):
-    """What things are worth to the pods that are expected, in GPUs, by (M,) models of GPU."""
+    """Shadow prices for the expected pods, in GPUs, by (M,) models of GPU."""
 
     left: Floats
-    """(M + 1, 1001) each number of milli left on a GPU; the last row, for nodes without GPUs, is 0."""
+    """(M + 1, 1001) of each number of milli left on a GPU; the last row, for nodes without GPUs, is 0."""
     compute: Floats
-    """(M + 1, 2) a core of CPU, and a GiB of memory; the last row is of nodes without GPUs."""
+    """(M + 1, 2) of a CPU core and of a GiB of memory; the last row is for nodes without GPUs."""
 
 
 class Outlook(NamedTuple):
-    """The pods that are expected to come: see `outlook_of`."""
+    """The expected pods, from `outlook_of`."""
 
     mix: Mix
     typical: Hosting
-    """By their frequency in the mix."""
+    """Typical pods with GPUs, weighted by frequency."""
     worth: Worth
     cpu_need_milli: float
-    """CPU that the expected pods ask for by whole GPU."""
+    """CPU that the expected pods request per whole GPU."""
     memory_need_mib: float
     """Memory, likewise."""
     wanted: Floats
-    """(M + 1,) GPUs that pods will ask for by model, by the number that there are, at most 1; the last is 0."""
+    """(M + 1,) GPUs that pods will request by model, relative to the number installed, at most 1; the last is 0."""
     one: Hosting
-    """Pods of one whole GPU, each class by the GPUs it will ask for, by all those on nodes that can host it."""
+    """Pods of one whole GPU, weighted by the GPUs that the class will request relative to all that can host it."""
     many: Hosting
-    """Pods of several, likewise."""
+    """Pods of several whole GPUs, likewise."""
     context: Floats
-    """(K,) what kind of pods these are, by CONTEXT."""
+    """(K,) the kind of the expected pods, by CONTEXT."""
 
 
-def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Worth) -> Outlook:
-    """The outlook on `expected` (C,) pods of each class that will come to nodes, and on a mix of typical ones."""
+def outlook_of(nodes: Nodes, asks: PodClasses, expected: Floats, mix: Mix, worth: Worth) -> Outlook:
+    """The outlook for `expected` (C,) pods of each class, and a mix of typical pods, on some nodes."""
     num_models = len(worth.left) - 1
-    gpus = expected * asks.num_gpus * asks.gpu_milli / WHOLE_MILLI  # (C,) asked for
+    gpus = expected * asks.num_gpus * asks.gpu_milli / WHOLE_MILLI  # (C,) requested
     suitable = _suitable_gpus(nodes, asks)
     scarcity = np.where(suitable > 0, gpus / np.maximum(suitable, 1), 0.0)
     whole = asks.gpu_milli == WHOLE_MILLI
@@ -126,7 +125,7 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Wort
         _hosting(asks.at(chosen), scarcity[chosen], num_models)
         for chosen in (whole & (asks.num_gpus == 1), whole & (asks.num_gpus > 1))
     )
-    typical = Asks(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
+    typical = PodClasses(mix.cpu_milli, np.zeros_like(mix.cpu_milli), mix.num_gpus, mix.sizes[mix.size], mix.models)
     with_gpus = typical.num_gpus > 0
     held, allowed, choosy = _choosy(nodes, asks, num_models)
     return Outlook(
@@ -135,8 +134,8 @@ def outlook_of(nodes: Nodes, asks: Asks, expected: Floats, mix: Mix, worth: Wort
     )  # fmt: skip
 
 
-def _hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
-    """The table of (C,) classes that ask for GPUs, each of a weight."""
+def _hosting(asks: PodClasses, weight: Floats, num_models: int) -> Hosting:
+    """The table of (C,) classes with GPUs and their weights."""
     kinds, kind = np.unique(np.stack([asks.num_gpus, asks.gpu_milli], axis=1), axis=0, return_inverse=True)
     cpu, amount = np.unique(asks.cpu_milli, return_inverse=True)
     table = np.zeros((num_models + 1, len(kinds), len(cpu) + 1))
@@ -145,30 +144,32 @@ def _hosting(asks: Asks, weight: Floats, num_models: int) -> Hosting:
     return Hosting(np.ascontiguousarray(kinds[:, 0]), np.ascontiguousarray(kinds[:, 1]), cpu, np.cumsum(table, axis=2))
 
 
-def _suitable_gpus(nodes: Nodes, asks: Asks) -> Longs:
-    """(C,) GPUs of the nodes that could host a class if they were empty."""
+def _suitable_gpus(nodes: Nodes, asks: PodClasses) -> Longs:
+    """(C,) number of GPUs on nodes that could host a class if empty."""
     types, count = nodes.types()
     suitable: Longs = np.where(asks.hosts(types), count * types[1], 0).sum(axis=1)
     return suitable
 
 
 def _wanted(held: Floats, chosen: Mask, gpus: Floats) -> Floats:
-    """`Outlook.wanted` of (M,) GPUs there are and (C,) asked for, which may be of (C, M) chosen models: pods that take
-    one of several count for each by its number."""
+    """`Outlook.wanted` from (M,) GPUs `held` and (C,) requested of any of the (C, M) `chosen` models.
+
+    Requests for one of several models are distributed in proportion to the models' GPUs.
+    """
     choice = np.where(chosen, held, 0.0)
     choice *= (gpus / np.maximum(choice.sum(axis=1), 1e-9))[:, None]
     return np.append(np.minimum(choice.sum(axis=0) / np.maximum(held, 1), 1.0), 0.0)
 
 
-def _choosy(nodes: Nodes, asks: Asks, num_models: int) -> tuple[Floats, Mask, Mask]:
-    """(M,) GPUs of each model, (C, M) models that pods take, and (C,) whether some are there that they don't."""
+def _choosy(nodes: Nodes, asks: PodClasses, num_models: int) -> tuple[Floats, Mask, Mask]:
+    """(M,) GPUs of each model, (C, M) accepted models, and (C,) whether a class rejects some installed model."""
     held = np.bincount(nodes.model[nodes.model >= 0], nodes.num_gpus[nodes.model >= 0], num_models).astype(np.float64)
     allowed = (asks.models[:, None] >> np.arange(num_models)) & 1 == 1
     return held, allowed, (asks.num_gpus > 0) & ~allowed[:, held > 0].all(axis=1)
 
 
-def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats, choosy: Mask) -> Floats:
-    """`Outlook.context` of (C,) pods expected, which ask for (C,) GPUs."""
+def _context(nodes: Nodes, asks: PodClasses, expected: Floats, gpus: Floats, choosy: Mask) -> Floats:
+    """`Outlook.context` of (C,) expected pods that request (C,) GPUs."""
     cpu = float((expected * asks.cpu_milli).sum()) / max(int(nodes.cpu_milli.sum()), 1)
     kinds = (asks.num_gpus == 1) & (asks.gpu_milli < WHOLE_MILLI), asks.num_gpus > 1, choosy
     parts = [float(gpus[kind].sum()) / max(float(gpus.sum()), 1e-9) for kind in kinds]
@@ -177,16 +178,16 @@ def _context(nodes: Nodes, asks: Asks, expected: Floats, gpus: Floats, choosy: M
 
 
 def plain_worth(num_models: int) -> Worth:
-    """Worth of (M,) models without prices: what is left of a GPU, as it is."""
+    """The worth without prices, for M models: milli left / 1000, and no worth of CPU and memory."""
     left = np.zeros((num_models + 1, WHOLE_MILLI + 1))
     left[:num_models] = np.arange(WHOLE_MILLI + 1) / WHOLE_MILLI
     return Worth(left, np.zeros((num_models + 1, 2)))
 
 
-def _needs(asks: Asks, count: Floats) -> tuple[float, float]:
-    """CPU milli and memory MiB by whole GPU over classes of pods, `count` (C,) times each; 1 and 1 without GPUs.
+def _needs(asks: PodClasses, count: Floats) -> tuple[float, float]:
+    """CPU milli and memory MiB per whole GPU over `count` (C,) pods of each class, both at least 1.
 
-    Pods without GPUs are left out: they don't compete for the CPU beside a GPU in particular.
+    Pods without GPUs don't count: they don't need CPU next to a GPU.
     """
     asking = np.where(asks.num_gpus > 0, count, 0)
     num_gpus = float((asking * asks.num_gpus * asks.gpu_milli).sum()) / WHOLE_MILLI
@@ -197,14 +198,14 @@ def _needs(asks: Asks, count: Floats) -> tuple[float, float]:
 
 
 def features(nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None) -> Floats:
-    """(R, F) features of R nodes in their present state; `unusable_milli` (R,) where fragments are known already."""
+    """(R, F) features of R nodes in their present state; `unusable_milli` (R,) if already known."""
     return np.column_stack([column.astype(np.float64) for column in feature_columns(nodes, outlook, unusable_milli)])
 
 
 def feature_columns(
     nodes: Nodes, outlook: Outlook, unusable_milli: Floats | None = None
 ) -> Sequence[npt.NDArray[np.generic]]:
-    """The F features apart, (R,) each, as numbers of any kind."""
+    """The F features as separate (R,) arrays of any number type."""
     free = nodes.gpu_free_milli.astype(np.int64)  # (R, G)
     has_gpus = nodes.num_gpus > 0
     num_gpus = np.maximum(nodes.num_gpus, 1)
@@ -214,7 +215,7 @@ def feature_columns(
     cpu, cpu_capacity = nodes.cpu_free_milli / outlook.cpu_need_milli, nodes.cpu_milli / outlook.cpu_need_milli
     memory = nodes.memory_free_mib / outlook.memory_need_mib
     cpu_frac = nodes.cpu_free_milli / np.maximum(nodes.cpu_milli, 1)
-    # Flat, because NumPy takes from one axis several times as fast as by a tuple of indices. Model -1 is the last row.
+    # Flat: NumPy takes from one axis several times as fast as with a tuple of indices. Model -1 is the last row.
     row = np.where(nodes.model < 0, len(outlook.worth.left) - 1, nodes.model) * (WHOLE_MILLI + 1)
     worth = outlook.worth.left.reshape(-1).take(row[:, None] + free).sum(axis=1)
     core, gib = outlook.worth.compute[nodes.model].T
@@ -242,14 +243,14 @@ def feature_columns(
 
 
 def _hosted(nodes: Nodes, idle: Longs, table: Hosting) -> Floats:
-    """(R,) weight of the classes of whole GPUs that nodes with (R,) idle ones can host."""
+    """(R,) weight of the classes of whole GPUs that nodes with (R,) idle GPUs can host."""
     weight = np.where(idle[:, None] >= table.num_gpus, _weights(nodes, table), 0)
     hosted: Floats = weight.sum(axis=1)
     return hosted
 
 
 def _useful_milli(nodes: Nodes, free: Longs, table: Hosting) -> Floats:
-    """(R,) what is left on GPUs large enough for the classes that nodes can host, times their weight."""
+    """(R,) milli left on GPUs large enough for the classes that nodes can host, times the classes' weight."""
     enough = free[:, None, :] >= table.gpu_milli[:, None]  # (R, U, G)
     weight = np.where(num_true(enough) >= table.num_gpus, _weights(nodes, table), 0)
     useful: Floats = (weight * totals(np.where(enough, free[:, None, :], 0))).sum(axis=1)
@@ -257,38 +258,38 @@ def _useful_milli(nodes: Nodes, free: Longs, table: Hosting) -> Floats:
 
 
 def _weights(nodes: Nodes, table: Hosting) -> Floats:
-    """(R, U) weight of the classes of each kind that take a node's model and that it has CPU for."""
+    """(R, U) weight of the classes of each kind that accept the node's model and for which it has enough CPU."""
     met = np.searchsorted(table.cpu_milli, nodes.cpu_free_milli, side="right")
     return table.weight[nodes.model[:, None], np.arange(len(table.gpu_milli)), met[:, None]]
 
 
 def node_states(cluster: Cluster, rows: Rows, num_models: int) -> Nodes:
-    """R rows in their present state. Models from `num_models` on are one: the one of that number.
+    """R rows in their present state. Models from `num_models` on are merged into `num_models`.
 
-    A GPU of which less memory is left than compute counts as that; CPU and memory that are overdrawn count as none.
+    A GPU has the lesser of its free compute and free memory; overcommitted CPU and memory count as 0.
     """
-    installed = cluster.taken(cluster.gpu_model, rows)
+    installed = cluster.take_rows(cluster.gpu_model, rows)
     return Nodes(
-        cpu_milli=cluster.taken(cluster.cpu_milli, rows),
-        memory_mib=cluster.taken(cluster.memory_mib, rows),
+        cpu_milli=cluster.take_rows(cluster.cpu_milli, rows),
+        memory_mib=cluster.take_rows(cluster.memory_mib, rows),
         num_gpus=num_true(installed >= 0),
         model=np.minimum(installed.max(axis=1, initial=-1), num_models).astype(np.int64),
-        cpu_free_milli=np.maximum(cluster.taken(cluster.cpu_free_milli, rows), 0),
-        memory_free_mib=np.maximum(cluster.taken(cluster.memory_free_mib, rows), 0),
+        cpu_free_milli=np.maximum(cluster.take_rows(cluster.cpu_free_milli, rows), 0),
+        memory_free_mib=np.maximum(cluster.take_rows(cluster.memory_free_mib, rows), 0),
         gpu_free_milli=_withheld(cluster, rows, _left(cluster, rows), np.zeros(len(rows), np.int64)),  # type: ignore[arg-type]
     )
 
 
 def after_whole(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit, before: Nodes) -> Nodes:
-    """The same once the request is placed on each: whole GPUs, units that the plugin picks, shares of several GPUs.
+    """The states with the request placed on each row: whole GPUs, units that the plugin picks, shares of several GPUs.
 
     `fit` is that of the rows. Which of several equal GPUs is taken makes no difference.
     """
     first = fit.room & (np.cumsum(fit.room, axis=1) <= fit.taken_units[:, None])
     left = np.where(fit.shares[:, None], before.gpu_free_milli - request.milli, 0)
     free = np.where(first, left, before.gpu_free_milli)
-    counted = cluster.taken(cluster.units_per_gpu, rows) > 1
-    if counted.any():  # time slices, whose GPUs nobody knows
+    counted = cluster.take_rows(cluster.units_per_gpu, rows) > 1
+    if counted.any():  # time slices on unknown GPUs
         free = np.where(counted[:, None], _withheld(cluster, rows, _left(cluster, rows), fit.taken_units), free)
     return _with_compute(before, request)._replace(gpu_free_milli=free)
 
@@ -296,12 +297,12 @@ def after_whole(cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit, bef
 def after_share(
     cluster: Cluster, request: GpuRequest, rows: Rows, room: Mask, before: Nodes
 ) -> tuple[Nodes, Rows, Rows]:
-    """Q states once a share of one GPU is placed on each GPU with room; of GPUs with as much left the first is tried.
+    """Q states after a share of one GPU is placed on each GPU with room; of equal GPUs only the first is tried.
 
-    Returns the states, (Q,) which of the R rows they are of, and (Q,) the GPU.
+    Returns the states, (Q,) positions among the R rows, and (Q,) GPUs.
     """
-    milli, mib = cluster.taken(cluster.gpu_free_milli, rows), cluster.taken(cluster.gpu_free_mib, rows)
-    memory = cluster.taken(cluster.gpu_memory_mib, rows)
+    milli, mib = cluster.take_rows(cluster.gpu_free_milli, rows), cluster.take_rows(cluster.gpu_free_mib, rows)
+    memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
     key = milli.astype(np.int64) << 44 | mib.astype(np.int64) << 22 | memory  # 63 bits
     by_gpu = np.ascontiguousarray(np.where(room, key, -1).T)  # (G, R)
     tried = room.T.copy()
@@ -309,7 +310,7 @@ def after_share(
         for earlier in range(g):
             tried[g] &= by_gpu[g] != by_gpu[earlier]
     of, gpu = np.nonzero(tried.T)
-    # Flat, and `take`: tuples of indices cost NumPy several times as much.
+    # Flat with `take`: indexing with tuples is several times as slow.
     at = of * room.shape[1] + gpu
     milli, mib, memory = (column.reshape(-1).take(at) for column in (milli, mib, memory))
     by_milli, left_mib = milli - request.milli, mib - share_mib(request, memory)
@@ -328,9 +329,9 @@ def _with_compute(before: Nodes, request: GpuRequest) -> Nodes:
 
 
 def _left(cluster: Cluster, rows: Rows) -> Longs:
-    """(R, G) milli left of each GPU, the lesser of compute and memory."""
-    left: Longs = cluster.taken(cluster.gpu_free_milli, rows).astype(np.int64)
-    memory, free = cluster.taken(cluster.gpu_memory_mib, rows), cluster.taken(cluster.gpu_free_mib, rows)
+    """(R, G) milli left on each GPU, the lesser of compute and memory."""
+    left: Longs = cluster.take_rows(cluster.gpu_free_milli, rows).astype(np.int64)
+    memory, free = cluster.take_rows(cluster.gpu_memory_mib, rows), cluster.take_rows(cluster.gpu_free_mib, rows)
     partly = free != memory
     if partly.any():
         by_memory = free[partly].astype(np.int64) * WHOLE_MILLI // np.maximum(memory[partly], 1)
@@ -339,11 +340,11 @@ def _left(cluster: Cluster, rows: Rows) -> Longs:
 
 
 def _withheld(cluster: Cluster, rows: Rows, left: Longs, more_units: Longs) -> Longs:
-    """(R, G) `left` without the units that somebody of unknown index holds, and so many more: the last idle GPUs'."""
-    units = cluster.taken(cluster.untracked_units, rows) + more_units
+    """(R, G) `left` minus untracked units and (R,) `more_units`, taken from the last idle GPUs."""
+    units = cluster.take_rows(cluster.untracked_units, rows) + more_units
     if not units.any():
         return left
-    held = units * WHOLE_MILLI // np.maximum(cluster.taken(cluster.units_per_gpu, rows), 1)  # (R,)
+    held = units * WHOLE_MILLI // np.maximum(cluster.take_rows(cluster.units_per_gpu, rows), 1)  # (R,)
     idle = np.where(left == WHOLE_MILLI, left, 0)
     behind = np.cumsum(idle[:, ::-1], axis=1)[:, ::-1] - idle  # (R, G) idle milli of the GPUs after each
     taken: Longs = np.clip(held[:, None] - behind, 0, idle)

@@ -1,10 +1,10 @@
-"""A learned rank: the potential V of a node's features, and what a decision adds to it.
+"""Learned rank: the potential V of a node's features, and the gain of V by a decision.
 
-V is linear plus a small net of one hidden layer; its weights may depend on what kind of pods are expected. A node's
-score is floor((V after - V before) / quantum): nodes that differ by less than a quantum are equals, and the first of
-them in a fixed order is taken. That is worth points: pods gather on the nodes that come first, others stay whole.
+V is linear plus a small net of one hidden layer; its weights may depend on the kind of expected pods. A node's score is
+floor((V after - V before) / quantum): nodes that differ by less than a quantum tie, and the first in a fixed order
+wins. This concentrates pods on the first nodes and keeps others whole.
 
-Values of nodes by a model, now and after a decision; what is worked out is kept for the next decision.
+`LearnedValues` computes and caches these values for the nodes of a cluster.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ from extender.core.valuenet.features import (
 )
 
 TOLERANCE: Final = 1e-6
-"""Of a quantum: sums of equal terms in another order must not fall on two sides of a step."""
+"""In quanta: rounding errors from the order of summation must not change a score."""
 
 _EXTREME: Final = 1e6
-"""Beyond every feature of a real node; the value there must be finite."""
+"""Larger than every feature of a real node; V must still be finite there."""
 _BY_CONTEXT: Final = "by_context"
 _MOST_CONTEXT: Final = 2.0
-"""No number of a context is further from 0."""
+"""Largest absolute value in a context."""
 
 
 class Potential(NamedTuple):
@@ -49,7 +49,7 @@ class Potential(NamedTuple):
     quantum: Floats
     """(1,) in GPUs, above 0."""
     scale: Floats
-    """(F,) brings the net's input to about 1."""
+    """(F,) scales the net's inputs to about 1."""
     hidden: Floats
     """(F, H); H = 0 without a net."""
     bias: Floats
@@ -57,12 +57,12 @@ class Potential(NamedTuple):
     out: Floats
     """(H,)."""
     by_context: Floats
-    """(K, F + 1) what each number of a context adds to the weights and to the logarithm of the quantum; (0, F + 1)
-    where they depend on none."""
+    """(K, F + 1) what each number of a context adds to the weights and the logarithm of the quantum; (0, F + 1) without
+    context."""
 
 
 class PotentialError(ValueError):
-    """A potential that can't be used: says why."""
+    """An invalid potential."""
 
 
 def linear(weights: Floats, quantum: float) -> Potential:
@@ -75,7 +75,7 @@ def linear(weights: Floats, quantum: float) -> Potential:
 
 
 def in_context(potential: Potential, context: Floats) -> Potential:
-    """The potential for (K,) what is expected: one whose weights depend on nothing more."""
+    """The potential in a (K,) context, with constant weights."""
     if not len(potential.by_context):
         return potential
     added = context @ potential.by_context
@@ -86,20 +86,20 @@ def in_context(potential: Potential, context: Floats) -> Potential:
 
 
 def fragments_only() -> Potential:
-    """FGD's own potential, in steps as fine as its integer scores have around 50: 0.01 of a sigmoid of slope 1/4."""
+    """FGD's potential, with the resolution of its integer scores around 50: 0.01 of a sigmoid of slope 1/4."""
     return linear(-np.eye(len(FEATURES))[0], 0.04)
 
 
 def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, ...]) -> Potential:
-    """A potential from the arrays of a file and the features that it was trained on.
+    """A potential from the arrays of a file and the features it was trained on.
 
-    Raises PotentialError when the features are others than this program has, when an array is missing, is unknown or
-    has another shape, or when a number or a value that comes out is not finite.
+    Raises PotentialError for other features than this program's, for missing, unknown or misshapen arrays, and for
+    non-finite numbers or values.
     """
     check_features(version, names)
     F = len(FEATURES)
     check_arrays(arrays, tuple(name for name in Potential._fields if name != _BY_CONTEXT or name in arrays))
-    arrays = {_BY_CONTEXT: np.zeros((0, F + 1)), **arrays}  # models of before have none
+    arrays = {_BY_CONTEXT: np.zeros((0, F + 1)), **arrays}  # older models have none
     num_hidden, num_contexts = arrays["out"].size, len(CONTEXT) if arrays[_BY_CONTEXT].size else 0
     layers = {"hidden": (F, num_hidden), "bias": (num_hidden,), "out": (num_hidden,)}
     check_shapes(
@@ -119,7 +119,7 @@ def potential_of(arrays: Mapping[str, Floats], version: int, names: tuple[str, .
 
 
 def check_features(version: int, names: tuple[str, ...]) -> None:
-    """Raise PotentialError unless a model was trained on the features that this program has."""
+    """Raise PotentialError unless a model was trained on this program's features."""
     if version != FEATURES_VERSION:
         raise PotentialError(f"trained on features version {version}; this program has version {FEATURES_VERSION}")
     if names != FEATURES:
@@ -127,12 +127,12 @@ def check_features(version: int, names: tuple[str, ...]) -> None:
 
 
 def check_arrays(arrays: Mapping[str, Floats], needed: tuple[str, ...]) -> None:
-    """Raise PotentialError unless the arrays of a file are those needed, of finite float64 numbers."""
+    """Raise PotentialError unless a file has exactly the needed arrays, of finite float64 numbers."""
     if set(arrays) != set(needed):
-        raise PotentialError(f"has arrays {', '.join(sorted(arrays)) or 'none'}; needed are {', '.join(needed)}")
+        raise PotentialError(f"has arrays {', '.join(sorted(arrays)) or 'none'}; needs {', '.join(needed)}")
     for name, array in arrays.items():
         if array.dtype != np.float64:
-            raise PotentialError(f"array {name}: {array.dtype} numbers; needed are float64")
+            raise PotentialError(f"array {name}: {array.dtype} numbers; needs float64")
         if not np.isfinite(array).all():
             raise PotentialError(f"array {name}: not all numbers are finite")
 
@@ -141,7 +141,7 @@ def check_shapes(arrays: Mapping[str, Floats], shapes: Mapping[str, tuple[int, .
     """Raise PotentialError unless each array has its shape."""
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
-            raise PotentialError(f"array {name}: shape {arrays[name].shape}; needed is {shape}")
+            raise PotentialError(f"array {name}: shape {arrays[name].shape}; needs {shape}")
 
 
 def values(inputs: Floats, potential: Potential) -> Floats:
@@ -153,10 +153,10 @@ def values(inputs: Floats, potential: Potential) -> Floats:
 
 
 def _node_values(nodes: Nodes, outlook: Outlook, potential: Potential, unusable_milli: Floats | None = None) -> Floats:
-    """(R,) V of nodes in their present state; `unusable_milli` as `features` takes it."""
+    """(R,) V of nodes in their present state; `unusable_milli` as in `features`."""
     if len(potential.out):
         return values(features(nodes, outlook, unusable_milli), potential)
-    # Without a net the features are added up as they come: a matrix of them costs more than all else.
+    # Without a net, add up column by column: building the matrix would dominate the cost.
     value = np.zeros(len(nodes.model))
     for weight, column in zip(potential.weights, feature_columns(nodes, outlook, unusable_milli), strict=True):
         value += weight * column
@@ -164,10 +164,10 @@ def _node_values(nodes: Nodes, outlook: Outlook, potential: Potential, unusable_
 
 
 def _attribution(before: Floats, after: Floats, potential: Potential) -> Floats:
-    """(F,) what each feature's change from (F,) `before` to `after` adds to V; they sum to the gain.
+    """(F,) contribution of each feature's change from (F,) `before` to `after`; they sum to the gain of V.
 
-    Exact for the linear part. The net's is shared by integrated gradients along the straight line (Sundararajan, Taly
-    and Yan 2017, eq. 1), and what the sum over 64 midpoints leaves is spread as the gradients are.
+    Exact for the linear part. The net's gain is attributed by integrated gradients along the straight line
+    (Sundararajan, Taly and Yan 2017, eq. 1), with 64 midpoints and the residual spread in proportion.
     """
     change = after - before
     parts: Floats = change * potential.weights
@@ -186,23 +186,23 @@ def _attribution(before: Floats, after: Floats, potential: Potential) -> Floats:
 
 
 def _steps(gain: Floats, potential: Potential) -> Floats:
-    """The score of a gain of V: whole quanta."""
+    """The score of a gain of V, in whole quanta."""
     whole: Floats = np.floor(gain / potential.quantum[0] + TOLERANCE)
     return whole
 
 
 _FEW: Final = 8
-"""Rows are few where they are less than one in so many."""
+"""Fewer than one row in this many counts as few."""
 _unwarned: Final = np.errstate(over="ignore", invalid="ignore")
-"""What is not finite is found out and told, once."""
+"""Callers detect non-finite values and report them once."""
 
 
 class Prospect(NamedTuple):
-    """A model, and the pods that it expects."""
+    """A model with the pods that it expects."""
 
     potential: Potential
     outlook: Outlook
-    """Its `worth` has M + 2 rows: M models of the cluster, one row for all that came later, one for none."""
+    """Its `worth` has M + 2 rows: M models of the cluster, one for later models, one for no model."""
     tables: FragmentTables
 
     @property
@@ -212,13 +212,13 @@ class Prospect(NamedTuple):
 
 
 def prospect(potential: Potential, outlook: Outlook) -> Prospect:
-    """A model with an outlook of the form that `Prospect` has."""
+    """A model with an outlook whose `worth` has M + 2 rows, as `Prospect` requires."""
     tables = tables_of(outlook.mix, len(outlook.worth.left) - 1, MAX_GPUS_PER_NODE)
     return Prospect(in_context(potential, outlook.context), outlook, tables)
 
 
 class _Valued(NamedTuple):
-    """All nodes of a snapshot, and V of each."""
+    """All nodes of a snapshot with V of each."""
 
     row_of: Mapping[str, int]
     version: int
@@ -227,28 +227,28 @@ class _Valued(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """Nodes as they are."""
+    """Nodes before a decision."""
 
     states: Nodes
     values: Floats | None = None
-    """V of each, None where it is still to be worked out."""
+    """V of each node, None if not computed yet."""
 
 
 class LearnedValues:
-    """What decisions add to the value of nodes, by one model and one outlook.
+    """Gains of V by decisions, for one model and one outlook.
 
-    Keeps values between calls that are about snapshots of one cluster, as `decisions.Memo` does: whoever asks about
-    another one, or in another thread, takes another.
+    Caches values across successive snapshots of one cluster, like `evaluations.Memo`. Use another object for another
+    cluster or thread.
     """
 
     def __init__(self, served: Prospect) -> None:
         self.served = served
         self._valued: _Valued | None = None
         self._known: dict[tuple[GpuRequest, RowState, bytes, int, bool], tuple[Floats, Longs]] = {}
-        """Of one row by its state: samples may change its score, but not what the node is worth."""
+        """Gains of single rows by state: samples change a row's score, but not its V."""
 
     def warm(self, cluster: Cluster) -> None:
-        """Work V of all nodes out now, so that the first request need not; `cluster` as the policy counts it."""
+        """Compute V of all nodes ahead of the first request; `cluster` with the policy's observed usage."""
         self._before(cluster, np.arange(cluster.num_nodes))
 
     def steps(self, gain: Floats) -> Floats:
@@ -258,14 +258,14 @@ class LearnedValues:
     def gains(
         self, cluster: Cluster, request: GpuRequest, rows: Rows, fit: Fit, *, apart: bool = False
     ) -> tuple[Floats, Longs]:
-        """(R,) V after - V before in GPUs on rows that fit, and (R,) the GPU of a share of one GPU, else -1.
+        """(R,) V after - V before in GPUs on rows that fit, and (R,) the GPU for a share of one GPU, else -1.
 
-        A share tries each GPU with room, of unlike ones those with the least memory, and takes the first of those that
-        gain most: V knows one model a node. `apart` from the line of snapshots nothing is kept: any thread may ask.
+        A share tries each GPU of the smallest memory with room, and takes the first with the largest gain: V assumes
+        one model per node. With `apart`, nothing is cached and any thread may call it.
         """
         if apart:
             return self._gains(cluster, request, rows, fit, _Before(node_states(cluster, rows, self.served.num_models)))
-        if len(rows) != 1 or request.by_identity:  # what names thousands of UUIDs is not kept
+        if len(rows) != 1 or request.by_identity:  # a request may name thousands of UUIDs: don't cache it
             return self._gains(cluster, request, rows, fit, self._before(cluster, rows))
         units, shares = fit.taken_units.item(0), fit.shares.item(0)
         key = request, state_of(cluster, rows.item(0)), fit.room.tobytes(), units, shares
@@ -280,7 +280,7 @@ class LearnedValues:
     def changes(
         self, cluster: Cluster, request: GpuRequest, row: int, fit: Fit, gpu: int
     ) -> tuple[Floats, Floats, Floats]:
-        """(F,) features of a node before and after, and what each one's change adds to V; `gpu` is that of a share."""
+        """(F,) features of a node before and after, and (F,) contributions to V; `gpu` is that of a share, else -1."""
         served, rows = self.served, np.array([row])
         before = node_states(cluster, rows, served.num_models)
         if gpu >= 0:
@@ -288,8 +288,8 @@ class LearnedValues:
             after = states.at(np.flatnonzero(tried == gpu)[:1])
         else:
             after = after_whole(cluster, request, rows, fit, before)
-        then, now = (features(state, served.outlook, self._unusable_milli(state))[0] for state in (before, after))
-        return then, now, _attribution(then, now, served.potential)
+        old, new = (features(state, served.outlook, self._unusable_milli(state))[0] for state in (before, after))
+        return old, new, _attribution(old, new, served.potential)
 
     @_unwarned
     def _gains(
@@ -306,28 +306,28 @@ class LearnedValues:
         else:
             gain = np.zeros(len(rows))
         room = fit.room & single[:, None]
-        memory = cluster.taken(cluster.gpu_memory_mib, rows)
+        memory = cluster.take_rows(cluster.gpu_memory_mib, rows)
         room = room & (memory == smallest_mib(cluster, rows, fit)[:, None])
         states, of, tried = after_share(cluster, request, rows, room, before.states)
         value, after = self._both(before, states)
         gains = np.full(room.T.shape, -np.inf)  # (G, R)
         gains[tried, of] = after - value[of]
         best = np.full(len(rows), -np.inf)
-        hair = TOLERANCE * self.served.potential.quantum[0]  # more by so little is no more
+        tolerance = TOLERANCE * self.served.potential.quantum[0]
         for g, gained in enumerate(gains):
-            better = gained > best + hair
+            better = gained > best + tolerance
             best, gpu = np.where(better, gained, best), np.where(better, g, gpu)
         return np.where(single, best, gain), gpu
 
     def _before(self, cluster: Cluster, rows: Rows) -> _Before:
-        """R rows as they are. All nodes' values are kept: classes of requests have them in common."""
+        """R rows with their values. V of all nodes is cached, because all classes of requests share it."""
         num_models = self.served.num_models
         if len(rows) * _FEW < cluster.num_nodes:
             return _Before(node_states(cluster, rows, num_models))
         kept = self._valued
         if kept is None or kept.row_of is not cluster.row_of or kept.version > cluster.version:
             states = node_states(cluster, np.arange(cluster.num_nodes), num_models)
-            states = states.copy()  # some of its arrays are the cluster's own
+            states = states.copy()  # some arrays belong to the cluster
             kept = _Valued(cluster.row_of, cluster.version, states, self._values(states))
         elif kept.version < cluster.version:
             changed = np.flatnonzero(cluster.row_version > kept.version)
@@ -337,11 +337,11 @@ class LearnedValues:
             kept.values[changed] = self._values(states)
             kept = kept._replace(version=cluster.version)
         self._valued = kept
-        taken = Nodes(*(cluster.taken(column, rows) for column in kept.states))
-        return _Before(taken, cluster.taken(kept.values, rows))
+        taken = Nodes(*(cluster.take_rows(column, rows) for column in kept.states))
+        return _Before(taken, cluster.take_rows(kept.values, rows))
 
     def _both(self, before: _Before, after: Nodes) -> tuple[Floats, Floats]:
-        """V of the states before and of those after, of few nodes at once: there each call costs, and not each row."""
+        """V before and after; computed in one call where V before is unknown, because calls cost more than rows."""
         if before.values is not None:
             return before.values, self._values(after)
         pairs = zip(before.states, after, strict=True)

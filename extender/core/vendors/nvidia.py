@@ -1,27 +1,19 @@
-"""NVIDIA. Resource names and habits are those of its device plugin (`k8s-device-plugin`), labels those of GPU Feature
-Discovery, and of clouds where there is none.
+"""NVIDIA: resources of its device plugin (`k8s-device-plugin`), labels, metrics, products and MIG.
 
-Under which names exporters tell of NVIDIA's GPUs.
+Metrics: dcgm-exporter publishes DCGM's fields under the names in its counters file. Up to 4.8 these are the names and
+units of `etc/default-counters.csv` at tag 4.5.3-4.8.2. DCGM 4.7 added twins in base units (bytes, ratios), which newer
+counter files use: DCGM_FI_DEV_FB_USED_BYTES is field 1627, DCGM_FI_DEV_FB_USED, in MiB, is field 252.
 
-dcgm-exporter publishes DCGM's fields under the names of its counters file. Up to 4.8 those are the names and units of
-`etc/default-counters.csv` at tag 4.5.3-4.8.2. DCGM 4.7's field list has twins in base units (bytes, ratios), which
-newer counter files use: DCGM_FI_DEV_FB_USED_BYTES is field 1627 where DCGM_FI_DEV_FB_USED, in MiB, is field 252.
-Another exporter is one more block of this table.
+Products: by canonical name; memory is what `nvidia-smi` reports.
 
-What labels and exporters seldom tell of a product, by canonical name. Memory is what `nvidia-smi` reports.
+Labels: those of GPU Feature Discovery (`k8s-device-plugin/internal/lm/resource.go`), else of clouds and node
+provisioners. GKE names the product of its catalogue, Karpenter and EKS Auto Mode EC2's name for the instance type,
+Karpenter for Azure that of its own catalogue. A name shared by several sizes (`a100`) is resolved by the memory label,
+and stays as it is without one.
 
-What a node's labels tell of its GPUs: those of GPU Feature Discovery, else of clouds and their node provisioners.
-
-GPU Feature Discovery: `k8s-device-plugin/internal/lm/resource.go`. GKE names the product of its catalogue, Karpenter
-and EKS Auto Mode what EC2 says of the instance type, Karpenter for Azure what its catalogue says. A name that stands
-for one product alone is that product; one that several sizes share (`a100`) is told apart by the memory that is
-labelled too, and stays as it is where that does not tell.
-
-MIG: GPUs cut into devices, and what part of its GPU's compute each has.
-
-A GPU is cut into seven compute slices, some models into four (NVIDIA, "MIG User Guide", supported profiles). Profiles:
-NVIDIA/mig-parted `deployments/systemd/config-default.yaml` 1400787, with a dot for the plus sign as k8s-device-plugin
-writes them.
+MIG: a GPU has seven compute slices, some models four (NVIDIA, "MIG User Guide", supported profiles). Profiles are those
+of NVIDIA/mig-parted `deployments/systemd/config-default.yaml` 1400787, with a dot for the plus sign as in
+k8s-device-plugin.
 """
 
 import re
@@ -51,7 +43,7 @@ _MIB: Final = 1 / 2**20
 
 _METRICS: Final = (
     Metric("DCGM_FI_DEV_GPU_UTIL", _LEGACY, Gauge.LOAD, PERCENT),
-    Metric("DCGM_FI_PROF_GR_ENGINE_ACTIVE", _LEGACY, Gauge.LOAD, rank=1),  # all there is of MIG instances
+    Metric("DCGM_FI_PROF_GR_ENGINE_ACTIVE", _LEGACY, Gauge.LOAD, rank=1),  # the only load metric of MIG instances
     Metric("DCGM_FI_DEV_FB_USED", _LEGACY, Gauge.MEMORY_USED),
     Metric("DCGM_FI_DEV_FB_FREE", _LEGACY, Gauge.MEMORY_FREE),
     Metric("DCGM_FI_DEV_POWER_USAGE", _LEGACY, Gauge.POWER),
@@ -63,7 +55,7 @@ _METRICS: Final = (
     Metric("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", _LEGACY, Gauge.TENSOR),
     Metric("DCGM_FI_DEV_XID_ERRORS", _LEGACY, Gauge.XID),
     Metric("DCGM_FI_DEV_ROW_REMAP_FAILURE", _LEGACY, Gauge.ROW_REMAP_FAILED),
-    Metric("DCGM_FI_DEV_FB_TOTAL", _LEGACY, Gauge.MEMORY_TOTAL),  # in others' counters files
+    Metric("DCGM_FI_DEV_FB_TOTAL", _LEGACY, Gauge.MEMORY_TOTAL),  # not in the default counters file
     Metric("DCGM_FI_DEV_GPU_UTIL_RATIO", _CURRENT, Gauge.LOAD),
     Metric("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", _CURRENT, Gauge.LOAD, rank=1),
     Metric("DCGM_FI_DEV_FB_USED_BYTES", _CURRENT, Gauge.MEMORY_USED, _MIB),
@@ -77,7 +69,7 @@ _METRICS: Final = (
     Metric("DCGM_FI_PROF_TENSOR_UTIL_RATIO", _CURRENT, Gauge.TENSOR),
     Metric("DCGM_FI_DEV_XID_ERROR", _CURRENT, Gauge.XID),
     Metric("DCGM_FI_DEV_ROW_REMAP_FAILED", _CURRENT, Gauge.ROW_REMAP_FAILED),
-    # Genius' exporter (jiangxiaosheng/ObserverWard); it has no load of the GPU.
+    # Genius' exporter (jiangxiaosheng/ObserverWard); it has no GPU load.
     Metric("observerward_dynamic_gpu_used_global_memory_MiB", _OBSERVERWARD, Gauge.MEMORY_USED),
     Metric("observerward_dynamic_gpu_free_global_memory_MiB", _OBSERVERWARD, Gauge.MEMORY_FREE),
     Metric("observerward_dynamic_gpu_power_usage_W", _OBSERVERWARD, Gauge.POWER),
@@ -231,14 +223,14 @@ _PRODUCTS: Final[Mapping[str, Product]] = {**_DATA_CENTER, **_WORKSTATION, **_GE
 
 
 def _canonical(product: str) -> str:
-    """A product's name as the table has it: "NVIDIA-Tesla-T4" is "t4"."""
+    """A product's name as in the tables: "t4" for "NVIDIA-Tesla-T4"."""
     return _BRANDS.sub("", as_label(product))
 
 
 def _memory_mib_of(product: str) -> int:
-    """MiB of a product, 0 where that is not known."""
-    found = _PRODUCTS.get(_canonical(product))
-    return found.memory_mib if found else 0
+    """MiB of a product, 0 if unknown."""
+    known = _PRODUCTS.get(_canonical(product))
+    return known.memory_mib if known else 0
 
 
 _PRODUCT: Final = "nvidia.com/gpu.product"
@@ -249,15 +241,15 @@ _GKE_COUNT: Final = "cloud.google.com/gke-accelerator-count"
 _GKE_STRATEGY: Final = "cloud.google.com/gke-gpu-sharing-strategy"
 _GKE_CLIENTS: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
 _GKE_PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
-"""Profile of the MIG devices that each GPU is cut into; they are handed out under the name of GPUs."""
+"""Profile of the MIG devices on each GPU, which use the resource name of GPUs."""
 _AWS: Final = ("karpenter.k8s.aws/instance-gpu-", "eks.amazonaws.com/instance-gpu-")
-"""Before `name`, `manufacturer`, `count` and `memory`: by Karpenter, and by EKS Auto Mode."""
+"""Prefixes of `name`, `manufacturer`, `count` and `memory` by Karpenter and EKS Auto Mode."""
 _AZURE: Final = "karpenter.azure.com/sku-gpu-"
-"""Before `name`, `manufacturer` and `count`."""
+"""Prefix of `name`, `manufacturer` and `count`."""
 
 _INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 _EKS: Final = "eks.amazonaws.com/"
-"""Labels of EKS' nodes begin so: elsewhere an instance type of the same name may be another one."""
+"""Prefix of labels on EKS nodes: elsewhere, an instance type of the same name may be different."""
 
 _ANY_GPU_LABEL: Final = (_GKE_PRODUCT, f"{_AWS[0]}name", f"{_AWS[1]}name", f"{_AZURE}name")
 
@@ -271,15 +263,14 @@ _GKE_PRODUCTS: Final = {
     "nvidia-h200-141gb": "NVIDIA-H200",
     "nvidia-rtx-pro-6000": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
 }
-"""Of GKE's names those that are not the product's own: `gcloud compute accelerator-types list`, machine series by
-machine series."""
+"""GKE names that differ from the product's: `gcloud compute accelerator-types list`, by machine series."""
 _EC2_PRODUCTS: Final = {
     "v100": ("Tesla-V100-SXM2-16GB", "Tesla-V100-SXM2-32GB"),
     "a100": ("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-SXM4-80GB"),
     "h100": ("NVIDIA-H100-80GB-HBM3",),
     "rtx-pro-server-6000": ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",),
 }
-"""Of EC2's names those that are not the product's own, with the sizes there are (p3 and p3dn, p4d and p4de)."""
+"""EC2 names that differ from the product's, with all sizes (p3 and p3dn, p4d and p4de)."""
 _EC2_FAMILIES: Final = {
     "g4dn": "Tesla-T4",
     "g5": "NVIDIA-A10G",
@@ -296,11 +287,11 @@ _EC2_FAMILIES: Final = {
     "p5en": "NVIDIA-H200",
     "p6-b200": "NVIDIA-B200",
 }
-"""Families of instances with whole GPUs."""
+"""Instance families with whole GPUs."""
 _PARTITION: Final = re.compile(r"[1-7]g\.([0-9]{1,3})gb(?:\.me|\+me)?(?:\.all|\.gfx)?")
 _TOLERANCE: Final = 0.12
-"""Between the memory that a cloud names (a T4 of 16384 MiB) and what the driver has of it (15360). Instances with a
-part of a GPU, as of EC2's g6f, name far less than the product has."""
+"""Allowed relative difference between the memory in a cloud's label (16384 MiB for a T4) and the driver's (15360).
+Instances with a part of a GPU, such as EC2's g6f, have far less."""
 _NUMBER: Final = re.compile(r"[0-9]{1,7}")
 
 
@@ -308,11 +299,10 @@ _NOTHING: Final = Told()
 
 
 def _read_labels(labels: Mapping[str, str]) -> Told:
-    """What labels tell. Number, memory and replicas by GPU Feature Discovery, in labels of their own, are not among
-    it: where they are, they are believed before this."""
+    """Read the labels, except for number, memory and replicas by GPU Feature Discovery, which callers prefer."""
     cloud = _read_cloud(labels)
     product = labels.get(_PRODUCT, "") or cloud.product
-    # With MIG's single strategy the plugin hands out MIG devices, all alike, under the name of GPUs.
+    # With the MIG strategy "single", the plugin hands out equal MIG devices under the resource name of GPUs.
     as_gpus = labels.get(_STRATEGY) == "single" and "-mig-" in product.lower()
     if not as_gpus or cloud.partition:
         return cloud._replace(product=product)
@@ -320,7 +310,7 @@ def _read_labels(labels: Mapping[str, str]) -> Told:
 
 
 def _read_cloud(labels: Mapping[str, str]) -> Told:
-    """What such labels tell of a node's GPUs; nothing of those that are not NVIDIA's, or that can't be read."""
+    """Read the labels of clouds; empty for other vendors' GPUs and invalid labels."""
     if labels.keys().isdisjoint(_ANY_GPU_LABEL):
         return _of_instance_type(labels)
     if _GKE_PRODUCT in labels:
@@ -344,12 +334,12 @@ def _of_gke(labels: Mapping[str, str]) -> Told:
     partition = labels.get(_GKE_PARTITION, "").strip().lower()
     if not partition:
         return Told(product, _memory_mib_of(product), _number(labels, _GKE_COUNT), clients)
-    found = _PARTITION.fullmatch(partition)  # how many of them a GPU has, no label tells
-    return Told(product, int(found[1]) * 1024 if found else 0, 0, clients, partition)
+    match = _PARTITION.fullmatch(partition)  # no label has the number of partitions
+    return Told(product, int(match[1]) * 1024 if match else 0, 0, clients, partition)
 
 
 def _of_instance_type(labels: Mapping[str, str]) -> Told:
-    """By EC2's instance type, on nodes of EKS: a family has GPUs of one product alone."""
+    """Derive the product from EC2's instance type on EKS nodes: a family has GPUs of one product."""
     family, _, size = labels.get(_INSTANCE_TYPE, "").partition(".")
     product = _EC2_FAMILIES.get(family, "")
     if not product or not size or not any(key.startswith(_EKS) for key in labels):
@@ -358,9 +348,9 @@ def _of_instance_type(labels: Mapping[str, str]) -> Told:
 
 
 def _product(name: str, memory_mib: int, *, whole: bool) -> str:
-    """The product that a name stands for, told apart by its memory; the name itself where that leaves doubts."""
+    """The product of a name, resolved by memory; the name itself where that is ambiguous."""
     if not whole:
-        return name  # Azure's `a100` is of two sizes and two forms, and no label tells them apart
+        return name  # Azure's `a100` has two sizes and two form factors, which no label distinguishes
     products = _EC2_PRODUCTS.get(name, ())
     if len(products) > 1:
         products = tuple(product for product in products if memory_mib and _is_size(product, memory_mib))
@@ -368,19 +358,19 @@ def _product(name: str, memory_mib: int, *, whole: bool) -> str:
 
 
 def _memory_of(product: str, labelled_mib: int) -> int:
-    """MiB as the driver counts them where the product is known and the label says no other size, else the label's."""
+    """The product's MiB by the driver if known and consistent with the label, else the label's."""
     known = _memory_mib_of(product)
     return known if known and (not labelled_mib or _is_size(product, labelled_mib)) else labelled_mib
 
 
 def _is_size(product: str, labelled_mib: int) -> bool:
-    """Whether a label may mean the memory that a product is known to have."""
+    """Whether a label is consistent with the product's memory."""
     known = _memory_mib_of(product)
     return abs(labelled_mib - known) <= _TOLERANCE * known
 
 
 def _number(labels: Mapping[str, str], key: str) -> int:
-    """A whole number of a label, 0 where it is none."""
+    """A label's whole number, 0 if missing or invalid."""
     text = labels.get(key, "").strip()
     return int(text) if _NUMBER.fullmatch(text) else 0
 
@@ -395,20 +385,20 @@ _PROFILES: Final = (
     *("7g.40gb", "7g.80gb", "7g.94gb", "7g.96gb", "7g.141gb", "7g.144gb", "7g.180gb", "7g.189gb"),
 )
 _PROFILE: Final = re.compile(r"(?:([1-7])c\.)?(([1-7])g\.[0-9]+gb)")
-"""Before it a part of an instance's compute may stand, as in `1c.3g.20gb`; engines come behind: `+me`, `.me`, `-me`."""
+"""A compute instance may precede it, as in `1c.3g.20gb`, and engines follow: `+me`, `.me`, `-me`."""
 _NUM_SLICES: Final = 7
 _NUM_OF_FEW: Final = 4
 _MODELS_OF_FEW: Final = re.compile("a30x?|rtx-pro-6000-.*")
 _PROFILES_OF_FEW: Final = frozenset({"1g.6gb", "2g.12gb", "4g.24gb", "2g.48gb", "4g.96gb"})
-"""That only they have: `1g.24gb` is a quarter of an RTX PRO 6000, and a seventh of a GPU of 96 GB of another kind."""
+"""Profiles of these models only. Not `1g.24gb`: it is a quarter of an RTX PRO 6000 but a seventh of other GPUs."""
 
 
 def _slices(profile: str, model: str) -> Slices:
-    """One slice where the profile can't be read; no more than there are."""
-    found = _PROFILE.match(profile)
-    few = (found is not None and found[2] in _PROFILES_OF_FEW) or _MODELS_OF_FEW.fullmatch(_canonical(model))
+    """Compute slices of a profile, capped at the GPU's; one for an invalid profile."""
+    match = _PROFILE.match(profile)
+    few = (match is not None and match[2] in _PROFILES_OF_FEW) or _MODELS_OF_FEW.fullmatch(_canonical(model))
     of = _NUM_OF_FEW if few else _NUM_SLICES
-    return Slices(min(int(found[1] or found[3]), of) if found else 1, of)
+    return Slices(min(int(match[1] or match[3]), of) if match else 1, of)
 
 
 _MIG: Final = Partitions(
@@ -423,9 +413,9 @@ _MIG: Final = Partitions(
 _HELM: Final = "helm upgrade --install"
 _DEVICE_PLUGIN: Final = "nvidia-device-plugin --repo https://nvidia.github.io/k8s-device-plugin"
 
-# NVIDIA's "XID errors" lists what each code means. Codes of applications (13, 31, 43, 45, 68, 94) say nothing of the
-# GPU; these do: uncorrectable memory errors (48, 95), row remapping (64), NVLink (74), fallen off the bus (79), and
-# GPU system processor errors (119, 120, 140).
+# From NVIDIA's "XID errors". Application errors (13, 31, 43, 45, 68, 94) say nothing about the GPU; these do:
+# uncorrectable memory errors (48, 95), row remapping (64), NVLink (74), fallen off the bus (79), and GPU system
+# processor errors (119, 120, 140).
 _HARDWARE_XIDS: Final = frozenset({48, 64, 74, 79, 95, 119, 120, 140})
 
 _DRIVER: Final = Driver(
@@ -474,14 +464,14 @@ NVIDIA: Final = Vendor(
         discovery=(
             f"{_HELM} gpu-feature-discovery {_DEVICE_PLUGIN} --namespace gpu-feature-discovery --create-namespace "
             "--set gfd.enabled=true --set devicePlugin.enabled=false"
-            "    # labels alone, and no second device plugin; or describe them: the node's annotation kerf.dev/gpus"
+            "    # labels only, no second device plugin; or describe the GPUs in the node's annotation kerf.dev/gpus"
         ),
         exporter_name="DCGM",
         exporter=(
             f"{_HELM} dcgm-exporter dcgm-exporter --repo https://nvidia.github.io/dcgm-exporter/helm-charts "
             "--namespace monitoring --create-namespace"
         ),
-        # Of KubeVirt's device plugin, which names the card, and of plugins that share GPUs and are not served.
+        # KubeVirt's device plugin, which uses the card's name, and sharing plugins that Kerf does not support.
         others=("nvidia.com/", "volcano.sh/vgpu-", "tencent.com/vcuda-"),
         operator_label="nvidia.com/gpu.deploy.device-plugin",
         operator_pods="nvidia-device-plugin-daemonset",

@@ -1,7 +1,6 @@
-"""What Kerf knows of a maker of GPUs: one object. Kerf brings one; a package brings another by the entry point
-group `kerf.vendors` (`NAME = "package.module:VENDOR"`).
+"""The vendor interface: everything Kerf knows about a GPU vendor, as one object.
 
-How names of GPU products are compared.
+Other packages add vendors by the entry point group `kerf.vendors`: `NAME = "package.module:VENDOR"`.
 """
 
 import re
@@ -16,49 +15,49 @@ _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
 def as_label(product: str) -> str:
-    """In lower case, with hyphens between the words and without what sharing adds."""
+    """A product name in lower case, with hyphens between words and without the suffixes of sharing and MIG."""
     return _SHARING_SUFFIX.sub("", _SEPARATORS.sub("-", product.strip().lower()))
 
 
 def brands_pattern(brands: str) -> re.Pattern[str]:
-    """Finds the brands, alternatives of a regular expression, that a label of `as_label` begins with."""
+    """A pattern that matches leading brands (alternatives of a regular expression) in a result of `as_label`."""
     return re.compile(f"^(?:(?:{brands})-)+")
 
 
 PERCENT: Final = 0.01
-"""The scale of a metric in percent whose gauge is a fraction."""
+"""Scale of a metric in percent whose gauge is a fraction."""
 
 
 class Told(NamedTuple):
-    """What a node's labels tell of its GPUs; "" and 0 of what they don't."""
+    """A node's GPUs according to its labels; "" and 0 where they don't say."""
 
     product: str = ""
     memory_mib: int = 0
-    """Of each GPU, or partition."""
+    """Of each GPU or partition."""
     num_gpus: int = 0
-    """GPUs, or partitions where the GPUs are cut and their number is known."""
+    """Number of GPUs, or of partitions if known."""
     clients: int = 0
-    """Among how many each is shared in turns."""
+    """Number of pods that time-share each GPU."""
     partition: str = ""
-    """Profile of the partitions that are handed out as GPUs."""
+    """Profile of partitions that use the resource name of GPUs."""
 
 
 class Product(NamedTuple):
-    """A GPU product as its data sheet describes it."""
+    """Data sheet of a GPU product."""
 
     multiprocessors: int
-    """What a kernel's blocks run on: streaming multiprocessors, compute units."""
+    """Streaming multiprocessors or compute units."""
     decoders: int
     encoders: int
     bandwidth_gb_s: float
     power_limit_w: float
     memory_mib: int = 0
-    """As its driver reports the total, for nodes whose labels don't; 0 when not known, or when products of several
-    sizes have one name."""
+    """Total as the driver reports it, for nodes without a memory label; 0 if unknown or if the name covers several
+    sizes."""
 
 
 class Slices(NamedTuple):
-    """Compute slices of a partition, and of its GPU."""
+    """Compute slices of a partition and of its GPU."""
 
     num: int
     of: int
@@ -66,140 +65,140 @@ class Slices(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
-    """GPUs that are cut into devices with resources of their own."""
+    """GPUs that are partitioned into devices with their own resources."""
 
     resource_prefix: str
-    """Before the profile, in the name of the resource and of the labels that count it (`.count`, `.replicas`)."""
+    """Prefix of the profile in resource names and in their labels (`.count`, `.replicas`)."""
     profiles: tuple[str, ...]
-    """Those that kube-scheduler has to ask Kerf about."""
+    """Profiles for which kube-scheduler must call Kerf."""
     slices: Callable[[str, str], Slices]
-    """Of a profile, and the model of the GPU where that is known, by any of its names."""
+    """(profile, model of the GPU by any name or "") to compute slices."""
     strategy_label: str
-    """Label that is "single" where all devices of a node are alike and have the name of whole GPUs."""
+    """Label that is "single" where all devices of a node are equal and use the resource name of whole GPUs."""
     in_product: re.Pattern[str]
-    """Finds the profile in the label of such a node's product, lower-cased."""
+    """Finds the profile in the lower-cased product label of such a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A driver for dynamic resource allocation, and what it calls the attributes of its devices."""
+    """A DRA driver and the names of its device attributes."""
 
     name: str
-    """Its own, which is that of its device class for whole GPUs too."""
+    """Name of the driver and of its device class for whole GPUs."""
     whole: str
     """`type` of a device that is a whole GPU."""
     uuid: str = ""
-    """Attribute that tells GPUs apart wherever they are; "" where there is none."""
+    """Attribute that identifies a GPU globally; "" for none."""
     identity: str
-    """Attribute that tells the GPUs of one node apart."""
+    """Attribute that identifies a GPU within its node."""
     parent: str
-    """Attribute of a part with the identity of its GPU."""
+    """Attribute of a partition with the identity of its GPU."""
     product: str
     compute: str
-    """Capacity that parts of a GPU are measured by, beside their memory."""
+    """Capacity that measures the compute of partitions."""
     index: re.Pattern[str]
-    """Finds the GPU's index in a device's name: GPUs are counted in this order."""
+    """Finds the GPU's index in a device's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name under which an exporter tells something of a GPU."""
+    """A metric of an exporter."""
 
     name: str
     exporter: str
-    """Where it is from, in words."""
+    """Display name of the exporter."""
     gauge: Gauge
     scale: float = 1.0
-    """What turns its unit into the gauge's."""
+    """Factor from its unit to the gauge's."""
     rank: int = 0
-    """Among names of one gauge on one GPU the smaller rank is believed."""
+    """If a GPU has several metrics of a gauge, the smallest rank wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
-    """How the exporter of a vendor's metrics is found, and which labels tell what its series are of."""
+    """A vendor's exporter: how to find it, its metrics, and its labels."""
 
     metrics: tuple[Metric, ...]
     names: tuple[str, ...] = ()
-    """Values of the labels `app.kubernetes.io/name` and `app` of its pods; the first one is its name in sentences."""
+    """Values of the labels `app.kubernetes.io/name` and `app` of its pods; the first is its display name."""
     always: str = ""
-    """A metric that every GPU has: whoever reads the past looks for nodes and products there."""
+    """A metric that every GPU has, used to find nodes and products in past data."""
     index: tuple[str, ...] = ()
-    """Labels with the GPU's number on its node, the first that is there is believed; likewise the others."""
+    """Labels with the GPU's number on its node; the first one present counts, as for the next fields."""
     uuid: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
     model: str = ""
     instance: str = ""
     """Label with the number of a partition."""
     profile: str = ""
-    """Label with its profile."""
+    """Label with the profile of a partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installing:
-    """What `kerf install check` looks for, and says where it is missing."""
+    """What `kerf install check` looks for and recommends."""
 
     signs: tuple[str, ...]
-    """Labels that are "true" on nodes with such cards, whatever is installed there."""
+    """Labels that are "true" on nodes with such cards, before anything is installed."""
     plugins: re.Pattern[str]
-    """Finds the images of its device plugins."""
+    """Matches images of its device plugins."""
     plugin: str
-    """The command that installs one."""
+    """Command that installs the device plugin."""
     discovery: str
-    """The command that installs what labels nodes with their GPUs' model and memory."""
+    """Command that installs the labeller of GPU models and memory."""
     discovery_name: str
     exporter: str
-    """The command that installs the exporter."""
+    """Command that installs the exporter."""
     exporter_name: str
     others: tuple[str, ...] = ()
-    """How resources begin that offer such GPUs otherwise, and are not Kerf's to give."""
+    """Prefixes of other resources for such GPUs, which Kerf does not manage."""
     operator_label: str = ""
-    """Label of nodes on which an operator brings the device plugin."""
+    """Label of nodes on which an operator installs the device plugin."""
     operator_pods: str = ""
     """Value of the label `app` of that plugin's pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """A maker of GPUs."""
+    """A GPU vendor."""
 
     name: str
-    """In answers and configuration."""
+    """Name in the API and configuration."""
     title: str
-    """In sentences."""
+    """Display name."""
     domain: str
-    """Before the slash of its resources and labels."""
+    """Domain of its resources and labels."""
     words: tuple[str, ...]
-    """By which it may be recognised in texts, lower-cased: its own name and those of its tools."""
+    """Lower-case words that identify it in texts: its name and those of its tools."""
     resource: str
-    """What containers ask whole GPUs by."""
+    """Resource of whole GPUs."""
     shared_resource: str = ""
-    """What they ask time slices by, where that is another name."""
+    """Resource of time slices, if different."""
     partitions: Partitions | None = None
     product_label: str = ""
     count_label: str = ""
     memory_label: str = ""
-    """With whole MiB; "" where it is told in another way."""
+    """Label with whole MiB; "" for none."""
     sizes_by: tuple[str, ...] = ()
-    """Labels by which `labels` tells the memory, where that is no label of whole MiB."""
+    """Labels from which `labels` derives the memory, without a label of whole MiB."""
     replicas_label: str = ""
     labels: Callable[[Mapping[str, str]], Told] = lambda labels: Told()
-    """All that a node's labels tell."""
+    """Reads a node's labels."""
     brands: str = ""
-    """Regular expression of the words with which the names of products begin and without which they are the same."""
+    """Regular expression of brand words that prefix product names and don't distinguish products."""
     products: Mapping[str, Product] = field(default_factory=dict)
     """By canonical name."""
     fault_codes: frozenset[int] = frozenset()
-    """Values of `Gauge.XID` that tell of broken hardware."""
+    """Values of `Gauge.XID` that indicate broken hardware."""
     driver: Driver | None = None
     exporter: Exporter | None = None
     plugin_guide: str = ""
-    """What tells how its device plugin is led to the GPUs that Kerf chooses, a path in the documentation."""
+    """Path of the documentation on steering its device plugin to the GPUs that Kerf chooses."""
     visible_devices: str = ""
-    """Environment variable that shows a container its GPUs where no device plugin does."""
+    """Environment variable that exposes GPUs to a container without a device plugin."""
     installing: Installing | None = None
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Of GPUs by number."""
+        """Resources of GPUs by number."""
         return (self.resource, self.shared_resource) if self.shared_resource else (self.resource,)

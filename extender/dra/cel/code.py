@@ -1,4 +1,4 @@
-"""Expressions that are ready to be evaluated, and what is known of them beforehand."""
+"""Compiled expressions with their types and cost bounds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,59 +8,61 @@ from extender.dra.cel.parsing import Node, RefusedError
 from extender.dra.cel.values import Type, Value
 
 Scope = list[Any]
-"""The device, and the values of the variables by their slots."""
+"""The device in slot 0, then the values of variables by slot."""
 Run = Callable[[Scope], Value]
 _MAX_COST: Final = 5_000
-"""Of one evaluation, in steps of about a microsecond: Kubernetes allows 1,000,000 of its own, of which ours take at
-most 30 each."""
+"""Per evaluation, in steps of about a microsecond. Kubernetes allows 1,000,000 of its own, at most 30 per step here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """An expression that can be evaluated."""
+    """A compiled expression."""
 
     run: Run
     """Raises EvaluationError, AbortError."""
     kind: Type
     cost: int = 1
-    """Steps at most; a tenth of a character of the texts that are looked at is one."""
+    """Upper bound in steps; reading ten characters of a string is one step."""
     chars: int = 0
-    """Characters of the longest text in its value at most."""
+    """Upper bound of the length of the longest string in the value."""
     items: int = 0
-    """Items of the longest list or map in its value at most."""
+    """Upper bound of the length of the longest list or map in the value."""
     path: tuple[str, ...] | None = None
-    """Where in the device it is, for the device itself and the maps in it."""
+    """Path within the device, for the device itself and its maps; None for any other value."""
     constant: bool = False
-    """Whether it is a literal, or a list of literals."""
+    """Whether it is a literal or a list of literals."""
 
 
 Names = Mapping[str, Code]
-"""Variables."""
+"""Variables by name."""
 
 
 class Compiling(Protocol):
-    """What macros use of the compiler."""
+    """The compiler's interface for macros."""
 
     def value(self, node: Node, names: Names) -> Code:
-        """An expression of which the value is wanted, whatever it is. Raises RefusedError."""
+        """Compile an expression whose whole value is used. Raises RefusedError."""
 
     def part(self, node: Node, names: Names) -> Code:
-        """An expression that may be the device or a map in it, of which only a part is wanted. Raises RefusedError."""
+        """Compile an expression of which only a part may be used, if it is the device or a map in it.
+
+        Raises RefusedError.
+        """
 
     def slot(self) -> int:
-        """Room for a variable."""
+        """Allocate a slot for a variable."""
 
     def reads(self, name: str) -> None:
-        """An attribute or capacity is looked at."""
+        """Record that an attribute or capacity is read."""
 
 
-def bounded(cost: int) -> int:
-    """A cost. Raises RefusedError where it is too much."""
+def check_cost(cost: int) -> int:
+    """Return `cost`. Raises RefusedError if it exceeds the limit."""
     if cost > _MAX_COST:
         raise RefusedError(f"may take more than {_MAX_COST} steps", "cost")
     return cost
 
 
-def refuse_types(what: str, *codes: Code) -> RefusedError:
+def refuse_types(operation: str, *codes: Code) -> RefusedError:
     kinds = ", ".join(str(code.kind) for code in codes)
-    return RefusedError(f"{what} of {kinds} is no CEL, or not handled", "types")
+    return RefusedError(f"{operation} on {kinds} is invalid or not supported", "types")

@@ -1,7 +1,4 @@
-"""From an expression to what evaluates it: types are checked, and everything that is not handled is refused.
-
-What evaluates expressions, made once and kept in bounded memory.
-"""
+"""Compiles expressions to cached programs. Checks types and refuses everything unsupported."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,7 +6,7 @@ from threading import Lock
 from typing import Final
 
 from extender.dra.cel import fields, operators
-from extender.dra.cel.code import Code, Names, Run, Scope, bounded, refuse_types
+from extender.dra.cel.code import Code, Names, Run, Scope, check_cost, refuse_types
 from extender.dra.cel.functions import CONVERSIONS, FUNCTIONS, METHODS, Overload, cost_of, search_of
 from extender.dra.cel.macros import macro
 from extender.dra.cel.parsing import (
@@ -38,9 +35,9 @@ from extender.dra.cel.values import (
     Semver,
     Type,
     Value,
+    common_type,
     is_bool,
     is_int,
-    joined,
     map_of,
     no_overload,
     optional_of,
@@ -55,38 +52,38 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.read: set[str] | None = set()
-        """Attributes and capacities that are looked at, None for all."""
+        """Attributes and capacities read; None for all."""
         self.num_slots = 1  # the device's
         self._depth = 0
 
     def compile(self, expression: str) -> Code:
-        """An expression of the variable `device` that gives a bool, or that may. Raises RefusedError."""
+        """Compile an expression over the variable `device` of type bool or dyn. Raises RefusedError."""
         code = self.value(parse(expression), {"device": fields.THE_DEVICE})
         if code.kind not in (BOOL, DYN):
-            raise RefusedError(f"gives {code.kind}, not a bool", "types")
+            raise RefusedError(f"returns {code.kind}, not a bool", "types")
         return code
 
-    # What macros use: see code.Compiling
+    # Interface for macros: see code.Compiling
 
     def value(self, node: Node, names: Names) -> Code:
         return self._whole(self.part(node, names))
 
     def _whole(self, code: Code) -> Code:
-        """All of a value: where it is a map in the device, whatever is in it is looked at."""
+        """The whole of a value; for a map in the device, all attributes count as read."""
         if code.path is None:
             return code
         if code.path == ():
-            raise RefusedError("the device as a value", "types")
+            raise RefusedError("the device used as a value", "types")
         self.read = None
         return Code(code.run, code.kind, code.cost, code.chars, code.items)
 
     def part(self, node: Node, names: Names) -> Code:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise RefusedError(f"nested more than {_MAX_DEPTH} deep", "nesting")
+            raise RefusedError(f"nested more than {_MAX_DEPTH} levels deep", "nesting")
         code = self._code(node, names)
         self._depth -= 1
-        bounded(code.cost)
+        check_cost(code.cost)
         return code
 
     def slot(self) -> int:
@@ -104,7 +101,7 @@ class _Compiler:
             return _literal(node.value)
         if isinstance(node, Name):
             if node.name not in names:
-                raise RefusedError(f"name {node.name} is not known", "names")
+                raise RefusedError(f"unknown name {node.name}", "names")
             return names[node.name]
         if isinstance(node, Select):
             return self._select(node, names)
@@ -117,18 +114,18 @@ class _Compiler:
                 *(self.value(part, names) for part in (node.condition, node.then, node.otherwise))
             )
         if isinstance(node, ListOf):
-            return operators.listed([self.value(item, names) for item in node.items])
+            return operators.list_literal([self.value(item, names) for item in node.items])
         return self._map(node, names)
 
     def _map(self, node: MapOf, names: Names) -> Code:
         keys = [key.value for key, _ in node.items if isinstance(key, Literal) and isinstance(key.value, str)]
         if len(set(keys)) < len(node.items):
-            raise RefusedError("a map whose keys are no texts, or not different ones", "maps")
-        items = operators.listed([self.value(value, names) for _, value in node.items])
+            raise RefusedError("a map whose keys are not distinct strings", "maps")
+        items = operators.list_literal([self.value(value, names) for _, value in node.items])
         run = items.run
         return Code(
             lambda scope: dict(zip(keys, run(scope), strict=True)),
-            map_of(STRING, items.kind.of[0]),
+            map_of(STRING, items.kind.params[0]),
             1 + items.cost + len(keys),
             max(items.chars, *map(len, keys), 0),
             items.items,
@@ -137,17 +134,17 @@ class _Compiler:
     # Parts
 
     def _select(self, node: Select, names: Names) -> Code:
-        return self._part(self.part(node.of, names), _literal(node.field), node.field, node.optional)
+        return self._part(self.part(node.operand, names), _literal(node.field), node.field, node.optional)
 
     def _index(self, node: Index, names: Names) -> Code:
-        code, key = self.part(node.of, names), self.value(node.key, names)
+        code, key = self.part(node.operand, names), self.value(node.key, names)
         if code.path == ():
             raise refuse_types("[]", code, key)
         name = node.key.value if isinstance(node.key, Literal) and isinstance(node.key.value, str) else None
         return self._part(code, key, name, node.optional)
 
     def _part(self, code: Code, key: Code, name: str | None, optional: bool) -> Code:
-        """A part by a key, of which the value is known where it is a literal."""
+        """A part of a value by key. `name` is the key's value if it is a string literal, else None."""
         if code.path == () and name is not None:
             if optional:
                 raise refuse_types(".?", code)
@@ -163,11 +160,11 @@ class _Compiler:
                 return fields.domain_of(code.path[0], name)
         if code.path and len(code.path) == 2 and name is not None:
             self.reads(f"{code.path[1]}/{name}")
-            found = fields.value_of(*code.path, name)
+            value = fields.value_of(*code.path, name)
             if not optional:
-                return found
+                return value
             run = fields.option_of(*code.path, name)
-            return Code(run, optional_of(found.kind), found.cost + 1, found.chars)
+            return Code(run, optional_of(value.kind), value.cost + 1, value.chars)
         return self._part_of_value(code, key, optional)
 
     def _part_of_value(self, code: Code, key: Code, optional: bool) -> Code:
@@ -179,11 +176,11 @@ class _Compiler:
         else:
             fits = wanted is not None and (key.kind == wanted or (key.kind == DYN and not optional))
         if not fits:
-            raise refuse_types("a part", code, key)
-        of, at, find = code.run, key.run, fields.optional_part if optional else fields.part_of
-        kind = code.kind.of[-1] if code.kind.of else DYN
+            raise refuse_types("[]", code, key)
+        container, at, find = code.run, key.run, fields.optional_part if optional else fields.part_of
+        kind = code.kind.params[-1] if code.kind.params else DYN
         return Code(
-            lambda scope: find(of(scope), at(scope)),
+            lambda scope: find(container(scope), at(scope)),
             optional_of(kind) if optional else kind,
             1 + code.cost + key.cost,
             code.chars,
@@ -193,27 +190,27 @@ class _Compiler:
     def _has(self, call: Call, names: Names) -> Code:
         node = call.args[0] if len(call.args) == 1 else None
         if not isinstance(node, Select) or node.optional:
-            raise RefusedError("has() of what is no field", "macros")
-        code = self.part(node.of, names)
+            raise RefusedError("has() of something other than a field", "macros")
+        code = self.part(node.operand, names)
         if code.path is not None and len(code.path) < 2:
             if code.path == ():
                 fields.field_of_device(node.field)
-            return Code(lambda _: True, BOOL)  # an unknown domain is an empty one
+            return Code(lambda _: True, BOOL)  # an unknown domain is an empty map
         if code.path:
             self.reads(f"{code.path[1]}/{node.field}")
             return fields.presence_of(code.path[0], code.path[1], node.field)
         if code.kind.name not in ("map", "dyn"):
             raise refuse_types("has()", code)
-        of = code.run
-        return Code(lambda scope: fields.has_part(of(scope), node.field), BOOL, code.cost + 1)
+        container = code.run
+        return Code(lambda scope: fields.has_part(container(scope), node.field), BOOL, code.cost + 1)
 
     # Calls
 
     def _call(self, call: Call, names: Names) -> Code:
-        if call.of is None and call.name == "has":
+        if call.target is None and call.name == "has":
             return self._has(call, names)
-        if found := macro(call, names, self):
-            return found
+        if code := macro(call, names, self):
+            return code
         if call.name in ("_&&_", "_||_"):
             return operators.logical(call.name, [self.value(arg, names) for arg in call.args])
         if call.name in ("!_", "-_"):
@@ -224,30 +221,32 @@ class _Compiler:
             return operators.binary(call.name, *(self.value(arg, names) for arg in call.args))
         if call.name == "matches":
             return self._matches(call, names)
-        args = [self.value(arg, names) for arg in ([call.of] if call.of else []) + list(call.args)]
-        code = _function(call.name, (METHODS if call.of else FUNCTIONS).get(call.name, ()), args)
+        args = [self.value(arg, names) for arg in ([call.target] if call.target else []) + list(call.args)]
+        code = _function(call.name, (METHODS if call.target else FUNCTIONS).get(call.name, ()), args)
         return _folded(code) if call.name in CONVERSIONS and args[0].constant else code
 
     def _in(self, call: Call, names: Names) -> Code:
-        item, of = call.args
-        there = self.part(of, names)
-        if there.path and len(there.path) == 2 and isinstance(item, Literal) and isinstance(item.value, str):
-            self.reads(f"{there.path[1]}/{item.value}")
-            return fields.presence_of(*there.path, item.value)
-        return operators.binary("_in_", self.value(item, names), self._whole(there))
+        item, container = call.args
+        code = self.part(container, names)
+        if code.path and len(code.path) == 2 and isinstance(item, Literal) and isinstance(item.value, str):
+            self.reads(f"{code.path[1]}/{item.value}")
+            return fields.presence_of(*code.path, item.value)
+        return operators.binary("_in_", self.value(item, names), self._whole(code))
 
     def _matches(self, call: Call, names: Names) -> Code:
-        text, pattern = (call.of, *call.args) if call.of and len(call.args) == 1 else (*call.args, None, None)[:2]
+        text, pattern = (
+            (call.target, *call.args) if call.target and len(call.args) == 1 else (*call.args, None, None)[:2]
+        )
         if text is None or not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
-            raise RefusedError("a pattern that is no literal", "patterns")
+            raise RefusedError("a pattern that is not a literal", "patterns")
         code = self.value(text, names)
         if code.kind not in (STRING, DYN):
             raise refuse_types("matches()", code)
         search = search_of(pattern.value)
-        of = code.run
+        run_text = code.run
 
         def run(scope: Scope) -> Value:
-            value = of(scope)
+            value = run_text(scope)
             if not isinstance(value, str):
                 raise no_overload(value)
             return search(value)
@@ -261,7 +260,7 @@ def _literal(value: str | int | float | bool | None) -> Code:
 
 
 def _folded(code: Code) -> Code:
-    """A conversion of a literal, which cel-go works out when it compiles. Raises RefusedError."""
+    """A conversion of a literal, which cel-go folds at compile time. Raises RefusedError."""
     try:
         value = code.run([])
     except EvaluationError as error:
@@ -273,9 +272,9 @@ def _folded(code: Code) -> Code:
 
 
 def _function(name: str, overloads: tuple[Overload, ...], args: list[Code]) -> Code:
-    """A call of one of several overloads, by the types known beforehand, and by values where they are not."""
+    """A call of one of several overloads, chosen by static types, or by values if those are ambiguous."""
     if not overloads:
-        raise RefusedError(f"function {name} is not handled", f"function {name}")
+        raise RefusedError(f"function {name} is not supported", f"function {name}")
     fitting = [one for one in overloads if _fits(one, args)]
     if not fitting:
         raise refuse_types(f"{name}()", *args)
@@ -292,7 +291,7 @@ def _function(name: str, overloads: tuple[Overload, ...], args: list[Code]) -> C
 def _fits(overload: Overload, args: list[Code]) -> bool:
     if len(overload.kinds) != len(args):
         return False
-    return all(joined(arg.kind, kind) is not None for arg, kind in zip(args, overload.kinds, strict=True))
+    return all(common_type(arg.kind, kind) is not None for arg, kind in zip(args, overload.kinds, strict=True))
 
 
 def _known(overload: Overload, runs: tuple[Run, ...]) -> Run:
@@ -318,7 +317,7 @@ _PYTHON: Final[dict[str, type]] = {
 
 
 def _is(value: Value, kind: Type) -> bool:
-    """Whether a value is of a type; what is in lists is not looked at."""
+    """Whether a value is of a type; the items of lists and maps are not checked."""
     if kind == DYN:
         return True
     if kind == BOOL:
@@ -326,13 +325,13 @@ def _is(value: Value, kind: Type) -> bool:
     return is_int(value) if kind == INT else isinstance(value, _PYTHON[kind.name])
 
 
-MAX_SAID_CHARS: Final = 200
-"""Of what is wrong with an expression."""
+MAX_MESSAGE_CHARS: Final = 200
+"""Longest error message about an expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What evaluates an expression."""
+    """A compiled expression with its number of slots, cost bound and the attributes read (None for all)."""
 
     run: Run
     num_slots: int
@@ -341,35 +340,35 @@ class Program:
 
 
 class Programs:
-    """Programs by expression, those that were used last; and why there is none. Thread-safe."""
+    """An LRU cache of programs and compile errors by expression. Thread-safe."""
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._cache)
 
     def __init__(self, max_chars: int) -> None:
-        """`max_chars` is the length of all expressions that are kept: programs take thirty times as many bytes."""
+        """`max_chars` bounds the total length of cached expressions; programs take thirty times as many bytes."""
         self._max_chars = max_chars
         self._num_chars = 0
         self._lock = Lock()
-        self._found: OrderedDict[str, Program | RefusedError] = OrderedDict()
+        self._cache: OrderedDict[str, Program | RefusedError] = OrderedDict()
 
     def of(self, expression: str) -> Program:
         """The program of an expression. Raises RefusedError."""
         with self._lock:
-            found = self._found.get(expression)
-            if found is None:
+            cached = self._cache.get(expression)
+            if cached is None:
                 try:
-                    found = self._found[expression] = _compiled(expression)
-                except RecursionError:  # whoever asks is deep in the stack already: not to be remembered
-                    raise RefusedError("nested too deep", "nesting") from None
+                    cached = self._cache[expression] = _compiled(expression)
+                except RecursionError:  # depends on the caller's stack depth: not cached
+                    raise RefusedError("nested too deeply", "nesting") from None
                 self._num_chars += len(expression)
-                while self._num_chars > self._max_chars and len(self._found) > 1:
-                    self._num_chars -= len(self._found.popitem(last=False)[0])
+                while self._num_chars > self._max_chars and len(self._cache) > 1:
+                    self._num_chars -= len(self._cache.popitem(last=False)[0])
             else:
-                self._found.move_to_end(expression)
-        if isinstance(found, RefusedError):
-            raise RefusedError(str(found), found.kind)
-        return found
+                self._cache.move_to_end(expression)
+        if isinstance(cached, RefusedError):
+            raise RefusedError(str(cached), cached.kind)
+        return cached
 
 
 def _compiled(expression: str) -> Program | RefusedError:
@@ -377,5 +376,5 @@ def _compiled(expression: str) -> Program | RefusedError:
     try:
         code = compiler.compile(expression)
     except RefusedError as error:
-        return RefusedError(str(error)[:MAX_SAID_CHARS], error.kind[:MAX_SAID_CHARS])
+        return RefusedError(str(error)[:MAX_MESSAGE_CHARS], error.kind[:MAX_MESSAGE_CHARS])
     return Program(code.run, compiler.num_slots, code.cost, None if compiler.read is None else frozenset(compiler.read))

@@ -1,4 +1,4 @@
-"""What expressions see of a device, and how parts of values are found."""
+"""The fields of the `device` variable, and selection of parts of values."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,9 +23,9 @@ from extender.dra.cel.values import (
 )
 
 _MAX_NAMES: Final = 32
-"""Attributes and capacities of a device (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`)."""
+"""Attributes and capacities per device: `ResourceSliceMaxAttributesAndCapacitiesPerDevice`."""
 _MAX_CHARS: Final = 64
-"""Of an attribute, and of a driver's and a domain's name."""
+"""Length of an attribute's value, and of a driver's and a domain's name."""
 _MISSING: Final = object()
 
 _ATTRIBUTES: Final = map_of(STRING, DYN)
@@ -43,7 +43,7 @@ def field_of_device(field: str) -> Code:
         return Code(_attributes, map_of(STRING, _ATTRIBUTES), 100, _MAX_CHARS, _MAX_NAMES, path=(field,))
     if field == "capacity":
         return Code(_capacities, map_of(STRING, _CAPACITY), 100, _MAX_CHARS, _MAX_NAMES, path=(field,))
-    raise RefusedError(f"device.{field} is not known", "types")
+    raise RefusedError(f"unknown field device.{field}", "types")
 
 
 def domain_of(field: str, domain: str) -> Code:
@@ -67,13 +67,13 @@ def value_of(field: str, domain: str, name: str) -> Code:
 
 
 def presence_of(field: str, domain: str, name: str) -> Code:
-    """Whether there is an attribute or capacity."""
+    """Whether an attribute or capacity exists."""
     found = _found_in(field, domain, name)
     return Code(lambda scope: found(scope) is not _MISSING, BOOL, 3)
 
 
 def option_of(field: str, domain: str, name: str) -> Run:
-    """An attribute or capacity that may not be there."""
+    """An attribute or capacity as an optional value."""
     found = _found_in(field, domain, name)
 
     def run(scope: Scope) -> Value:
@@ -84,16 +84,16 @@ def option_of(field: str, domain: str, name: str) -> Run:
 
 
 def _found_in(field: str, domain: str, name: str) -> Run:
-    """One attribute or capacity, _MISSING where there is none."""
-    full = f"{domain}/{name}"
+    """One attribute or capacity; _MISSING if it does not exist."""
+    full_name = f"{domain}/{name}"
 
     def attribute(scope: Scope) -> Value:
-        value = scope[0].attributes.get(full, _MISSING)
+        value = scope[0].attributes.get(full_name, _MISSING)
         return _converted(value) if isinstance(value, Version) else value
 
     def capacity(scope: Scope) -> Value:
         device: Device = scope[0]
-        found = device.capacity.get(full) or (device.capacity.get(name) if domain == device.id.driver else None)
+        found = device.capacity.get(full_name) or (device.capacity.get(name) if domain == device.id.driver else None)
         return _MISSING if found is None else Quantity(found.value)
 
     return attribute if field == "attributes" else capacity
@@ -104,7 +104,7 @@ def _converted(value: Attribute) -> Value:
         return value
     version = semver_of(value.text)
     if version is None:
-        raise AbortError(f"{value.text} is no semantic version")
+        raise AbortError(f"{value.text} is not a semantic version")
     return version
 
 
@@ -117,20 +117,20 @@ def _capacities(scope: Scope) -> Domains:
 
 
 def _by_domain(device: Device, values: Mapping[str, Any]) -> Domains:
-    found = Domains()
-    for full, value in values.items():
-        domain, slash, name = full.partition("/")
+    domains = Domains()
+    for full_name, value in values.items():
+        domain, slash, name = full_name.partition("/")
         if not slash:
-            domain, name = device.id.driver, full
-        found.setdefault(domain, {})[name] = value
-    return found
+            domain, name = device.id.driver, full_name
+        domains.setdefault(domain, {})[name] = value
+    return domains
 
 
 # Parts of any value
 
 
 def part_of(value: Value, key: Value) -> Value:
-    """A field of a map or an item of a list. Raises EvaluationError."""
+    """A map's value or a list's item by key. Raises EvaluationError."""
     found = _find(value, key)
     if found is _MISSING:
         raise EvaluationError(f"no such key: {key}")
@@ -138,12 +138,12 @@ def part_of(value: Value, key: Value) -> Value:
 
 
 def has_part(value: Value, key: Value) -> bool:
-    """Whether there is such a part. Raises EvaluationError."""
+    """Whether a map or list has a key. Raises EvaluationError."""
     return _find(value, key) is not _MISSING
 
 
 def optional_part(value: Value, key: Value) -> Optional:
-    """A part that may not be there. Raises EvaluationError."""
+    """A part as an optional value. Raises EvaluationError."""
     found = _find(value, key)
     return NONE if found is _MISSING else Optional(found)
 
@@ -153,6 +153,6 @@ def _find(value: Value, key: Value) -> Value:
         return value.get(key, {} if isinstance(value, Domains) else _MISSING) if isinstance(key, str) else _MISSING
     if isinstance(value, tuple):
         if type(key) is not int:
-            raise EvaluationError("an index that is no integer")
+            raise EvaluationError("index is not an integer")
         return value[key] if 0 <= key < len(value) else _MISSING
     return _MISSING

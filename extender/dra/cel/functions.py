@@ -1,9 +1,4 @@
-"""Functions that selectors call: of texts, quantities and versions.
-
-Texts as in google/cel-go `ext/strings.go`, quantities and versions as in `k8s.io/apiserver/pkg/cel/library`.
-
-Patterns of `matches()`: Go's package regexp and RE2 read the same language, but for what is refused here.
-"""
+"""CEL functions: strings as in google/cel-go `ext/strings.go`, others as in `k8s.io/apiserver/pkg/cel/library`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -37,16 +32,16 @@ from extender.dra.results import amount_of
 _MAX_CHARS: Final = 256
 _MAX_AUTOMATON_BYTES: Final = 1 << 18
 _DIFFERENT: Final = re.compile(r"\\[CpPQzZ]|\(\?[^:imsU-]|[^\x20-\x7e]", re.ASCII)
-"""What the two read or print differently, or may: single bytes, Unicode's classes, names of groups."""
+"""Pattern syntax that Go's regexp and RE2 may treat differently: single bytes, Unicode classes, group names."""
 
 
 def cost_of(pattern: str, chars: int) -> int:
-    """Steps of a search in a text of so many characters."""
+    """Steps of a search in a string of length `chars`."""
     return (chars // 10 + 1) * (len(pattern) // 4 + 1)
 
 
 def search_of(pattern: str) -> Callable[[str], bool]:
-    """Whether a pattern is found in a text. Raises RefusedError."""
+    """Compile a pattern to a function that searches a string for it. Raises RefusedError."""
     if len(pattern) > _MAX_CHARS:
         raise RefusedError(f"a pattern of more than {_MAX_CHARS} characters", "patterns")
     if found := _DIFFERENT.search(pattern):
@@ -64,7 +59,7 @@ def search_of(pattern: str) -> Callable[[str], bool]:
 _SPACES: Final = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-"""What `strings.TrimSpace` trims."""
+"""Characters that Go's `strings.TrimSpace` trims."""
 _LOWER: Final = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 _UPPER: Final = str.maketrans("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
@@ -72,26 +67,26 @@ _SUFFIX: Final = r"(?:[numkMGTPE]|[KMGTPE]i)?"
 _NUMBER: Final = r"(?:[0-9]{1,30}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})"
 _QUANTITY: Final = re.compile(rf"[+-]?{_NUMBER}(?:{_SUFFIX}|[eE][+-]?[0-9])", re.ASCII)
 _PERHAPS: Final = re.compile(rf"[+-]?[0-9]*\.?[0-9]*(?:{_SUFFIX}|[eE][+-]?[0-9]+)", re.ASCII)
-"""What else Kubernetes might take for a quantity."""
+"""Other texts that Kubernetes might parse as a quantity."""
 _NO_DIGITS: Final = re.compile(rf"[+-]?\.?{_SUFFIX}", re.ASCII)
-"""It takes a unit without a number for nothing of it."""
+"""Kubernetes parses a suffix without a number as 0."""
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """A function for arguments of these types, the receiver of a method first."""
+    """A function for certain argument types; a method's receiver comes first."""
 
     kinds: tuple[Type, ...]
     result: Type
     call: Callable[..., Value]
     chars: Callable[[Sequence[Code]], int] = lambda args: args[0].chars
-    """Characters of the longest text in the result at most."""
+    """Upper bound of the length of the longest string in the result."""
     cost: Callable[[Sequence[Code]], int] = lambda args: 1 + sum(arg.chars for arg in args) // 10
 
 
-# Texts
+# Strings
 
 
 def _char_at(text: str, index: int) -> str:
@@ -139,7 +134,7 @@ def _replace(text: str, old: str, new: str, limit: int = -1) -> str:
 
 def _join(texts: tuple[str, ...], separator: str = "") -> str:
     if not all(isinstance(text, str) for text in texts):
-        raise EvaluationError("join of what is no text")
+        raise EvaluationError("join of a value that is not a string")
     return separator.join(texts)
 
 
@@ -165,10 +160,10 @@ def _by_chars(chars: Callable[[Sequence[Code]], int]) -> Callable[[Sequence[Code
 def _int_of(value: str | int | float) -> int:
     if isinstance(value, str):
         if not _DECIMAL.fullmatch(value):
-            raise EvaluationError("no number")
+            raise EvaluationError("not a number")
         return int64(int(value))
     if isinstance(value, float) and not -(2.0**63) < value < 2.0**63:
-        raise EvaluationError("range")
+        raise EvaluationError("integer overflow")
     return int(value)
 
 
@@ -177,7 +172,7 @@ def _bool_of(value: str | bool) -> bool:
         return True
     if value in _FALSE or value is False:
         return False
-    raise EvaluationError("no bool")
+    raise EvaluationError("not a bool")
 
 
 def _string_of(value: Value) -> str:
@@ -189,13 +184,13 @@ def _string_of(value: Value) -> str:
 
 def _quantity(text: str) -> Quantity:
     if _QUANTITY.fullmatch(text):
-        # Fractions of powers of 1024 are kept as decimals, which are never integers.
+        # Kubernetes keeps fractions with a binary suffix as decimals, which are never integers.
         return Quantity(amount_of(text), whole="." not in text or not text.endswith("i"))
     if text and _NO_DIGITS.fullmatch(text):
         return Quantity(0)
     if text and _PERHAPS.fullmatch(text):
-        raise AbortError("a quantity that is written unusually")
-    raise EvaluationError("no quantity")
+        raise AbortError("a quantity in a notation that is not supported")
+    raise EvaluationError("not a quantity")
 
 
 def _is_quantity(text: str) -> bool:
@@ -213,19 +208,19 @@ def _compare(one: Quantity, other: Quantity) -> int:
 def _integer(quantity: Quantity) -> int:
     number = quantity.as_int()
     if number is None:
-        raise EvaluationError("no integer")
+        raise EvaluationError("not an integer")
     return number
 
 
-def _semver(text: str, free: bool = False) -> Semver:
-    found = semver_of(normalized(text) if free else text)
-    if found is None:
-        raise EvaluationError("no semantic version")
-    return found
+def _semver(text: str, normalize: bool = False) -> Semver:
+    version = semver_of(normalized(text) if normalize else text)
+    if version is None:
+        raise EvaluationError("not a semantic version")
+    return version
 
 
-def _is_semver(text: str, free: bool = False) -> bool:
-    return semver_of(normalized(text) if free else text) is not None
+def _is_semver(text: str, normalize: bool = False) -> bool:
+    return semver_of(normalized(text) if normalize else text) is not None
 
 
 def _int_part(index: int) -> Callable[[Semver], int]:
@@ -258,7 +253,6 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     "semver": (Overload(_TEXT, SEMVER, _semver), Overload((STRING, BOOL), SEMVER, _semver)),
     "isSemver": (Overload(_TEXT, BOOL, _is_semver), Overload((STRING, BOOL), BOOL, _is_semver)),
 }
-"""Functions by name."""
 
 CONVERSIONS: Final = ("bool", "double", "dyn", "int", "string")
 
@@ -318,4 +312,3 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "minor": (Overload((SEMVER,), INT, _int_part(1)),),
     "patch": (Overload((SEMVER,), INT, _int_part(2)),),
 }
-"""Methods by name."""

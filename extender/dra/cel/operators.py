@@ -1,4 +1,4 @@
-"""Operators: what types they are for, and how they are evaluated."""
+"""Type checks and evaluation of operators."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,8 +16,8 @@ from extender.dra.cel.values import (
     SUM,
     Type,
     Value,
-    holds,
-    joined,
+    common_type,
+    contains_type,
     list_of,
     no_overload,
 )
@@ -57,7 +57,7 @@ def _truth(value: Value) -> bool:
 
 
 def logical(name: str, codes: Sequence[Code]) -> Code:
-    """`&&` or `||` of two or more: an error counts only where the others do not decide. Raises RefusedError."""
+    """`&&` or `||` of two or more; an error is raised only if no other operand decides. Raises RefusedError."""
     if any(code.kind not in (BOOL, DYN) for code in codes):
         raise refuse_types(name.strip("_"), *codes)
     deciding = name == "_||_"
@@ -84,7 +84,7 @@ def logical(name: str, codes: Sequence[Code]) -> Code:
 
 def conditional(condition: Code, then: Code, otherwise: Code) -> Code:
     """`?:`. Raises RefusedError."""
-    kind = joined(then.kind, otherwise.kind)
+    kind = common_type(then.kind, otherwise.kind)
     if condition.kind not in (BOOL, DYN) or kind is None:
         raise refuse_types("?:", condition, then, otherwise)
     return Code(
@@ -106,7 +106,7 @@ def binary(name: str, left: Code, right: Code) -> Code:
         return _order(name, left, right)
     compute, kinds = _ARITHMETIC[name]
     known = [code.kind for code in (left, right) if code.kind != DYN]
-    kind = joined(*known) if len(known) == 2 else (known or [DYN])[0]
+    kind = common_type(*known) if len(known) == 2 else (known or [DYN])[0]
     if kind is None or (kind.name not in kinds and kind != DYN):
         raise refuse_types(name.strip("_"), left, right)
     chars, items = left.chars + right.chars, left.items + right.items
@@ -120,21 +120,21 @@ def _both(compute: _Compute, left: Code, right: Code) -> Run:
 
 
 def _equality(left: Code, right: Code, negative: bool) -> Code:
-    kind = joined(left.kind, right.kind)
+    kind = common_type(left.kind, right.kind)
     if kind is None or not all(_comparable(code.kind) or _is_empty(code) for code in (left, right)):
         raise refuse_types("==", left, right)
     one, other = left.run, right.run
     cost = 1 + left.cost + right.cost + min(left.chars, right.chars) // 10 + min(left.items, right.items)
-    if negative:  # what can't be compared is not equal, though `==` of it is an error
+    if negative:  # incomparable values are unequal, though `==` of them is an error
         return Code(lambda scope: not values.alike(one(scope), other(scope)), BOOL, cost)
     return Code(lambda scope: values.equal(one(scope), other(scope)), BOOL, cost)
 
 
 def _comparable(kind: Type) -> bool:
-    """Whether values of a type are compared as cel-go does; of lists those of scalars."""
+    """Whether `==` on a type works like in cel-go: not for lists of anything but scalars."""
     if kind.name == "list":
-        return kind.of[0] in _SCALARS
-    return not holds(kind, SUM) and kind.name not in ("map", "optional", "device")
+        return kind.params[0] in _SCALARS
+    return not contains_type(kind, SUM) and kind.name not in ("map", "optional", "device")
 
 
 def _is_empty(code: Code) -> bool:
@@ -152,8 +152,8 @@ def _order(name: str, left: Code, right: Code) -> Code:
 
 def _membership(left: Code, right: Code) -> Code:
     if right.kind.name == "list":
-        item = right.kind.of[0]
-        fits = joined(left.kind, item) is not None and item not in (SUM, DOUBLE)  # some doubles are not found
+        item = right.kind.params[0]
+        fits = common_type(left.kind, item) is not None and item not in (SUM, DOUBLE)  # cel-go misses some doubles
         fits = fits and _comparable(left.kind) and left.kind.name != "list" and left.kind != NULL
     elif right.kind.name == "map":
         fits = left.kind == STRING  # cel-go panics for some others
@@ -162,14 +162,14 @@ def _membership(left: Code, right: Code) -> Code:
     if not fits:
         raise refuse_types("in", left, right)
     if right.constant and not right.items:
-        return Code(lambda _: False, BOOL)  # cel-go does not look at the left one then
+        return Code(lambda _: False, BOOL)  # cel-go does not evaluate the left operand
     one, other, constant = left.run, right.run, right.constant
     cost = 1 + left.cost + right.cost + right.items * (1 + min(left.chars, right.chars) // 10)
     return Code(lambda scope: values.contains(one(scope), other(scope), constant), BOOL, cost)
 
 
-def listed(codes: Sequence[Code]) -> Code:
-    """A list. Raises RefusedError for items of several types."""
+def list_literal(codes: Sequence[Code]) -> Code:
+    """A list. Raises RefusedError if the items differ in type."""
     if len({code.kind for code in codes}) > 1 or any(code.kind.name in ("device", "null") for code in codes):
         raise refuse_types("a list", *codes)
     runs = tuple(code.run for code in codes)

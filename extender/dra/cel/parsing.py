@@ -1,9 +1,4 @@
-"""The tree of an expression. Macros are calls here, as they are written.
-
-What goes wrong with an expression: before it is evaluated, and while it is.
-
-Tokens of an expression, found in one pass: linear in its length.
-"""
+"""Tokenizes expressions in linear time and parses them to syntax trees. Macros are not expanded."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +7,7 @@ from typing import Final, NamedTuple
 
 
 class RefusedError(Exception):
-    """An expression that is none, or of which something is not handled; `kind` says of what."""
+    """An expression is invalid or uses an unsupported construct; `kind` names the construct."""
 
     def __init__(self, sentence: str, kind: str) -> None:
         super().__init__(sentence)
@@ -20,21 +15,20 @@ class RefusedError(Exception):
 
 
 class EvaluationError(Exception):
-    """A value that CEL calls an error. `&&`, `||` and the macros that use them put up with it where the other side
-    decides."""
+    """A CEL error. `&&`, `||` and the macros that use them ignore it if the other operand decides."""
 
 
 class AbortError(Exception):
-    """What ends an evaluation whatever stands around it."""
+    """An error that aborts the whole evaluation."""
 
 
 class Token(NamedTuple):
-    """A piece of an expression."""
+    """A token of an expression."""
 
     kind: str
     """"name", "int", "double", "string", "end", or the operator itself."""
     text: str
-    """Of a string its value."""
+    """The text as written; a string's value."""
     position: int
 
 
@@ -63,26 +57,26 @@ def tokens_of(expression: str) -> list[Token]:
     while position < len(expression):
         match = _TOKEN.match(expression, position)
         if match is None:
-            raise RefusedError(f"not understood at {expression[position : position + 20]!r}", "syntax")
+            raise RefusedError(f"syntax error at {expression[position : position + 20]!r}", "syntax")
         start, position = position, match.end()
         kind, text = match.lastgroup or "", match[0]
         if match["string"]:
             text, position = _string(expression, match.start("quote"), raw=bool(match["raw"]))
             tokens.append(Token("string", text, start))
         elif match["bytes"]:
-            raise RefusedError("bytes are not handled", "bytes")
+            raise RefusedError("bytes are not supported", "bytes")
         elif match["unsigned"]:
-            raise RefusedError("unsigned numbers are not handled", "uint")
+            raise RefusedError("unsigned numbers are not supported", "uint")
         elif kind != "blank":
             tokens.append(Token(text if kind == "operator" else kind, text, start))
     return [*tokens, Token("end", "", position)]
 
 
 def _string(expression: str, start: int, raw: bool) -> tuple[str, int]:
-    """The value of the string whose quote is at `start`, and where it ends."""
+    """The value of the string whose opening quote is at `start`, and the position after it."""
     quote = expression[start]
     if expression.startswith(quote * 3, start):
-        raise RefusedError("strings in triple quotes are not handled", "triple quotes")
+        raise RefusedError("triple-quoted strings are not supported", "triple quotes")
     parts: list[str] = []
     position = start + 1
     while position < len(expression):
@@ -96,7 +90,7 @@ def _string(expression: str, start: int, raw: bool) -> tuple[str, int]:
         else:
             position += 1
         parts.append(char)
-    raise RefusedError("a string that does not end", "syntax")
+    raise RefusedError("unterminated string", "syntax")
 
 
 def _escaped(expression: str, start: int) -> tuple[str, int]:
@@ -108,13 +102,13 @@ def _escaped(expression: str, start: int) -> tuple[str, int]:
         return _SIMPLE.get(simple, simple), match.end()
     code = int(octal, 8) if octal else int(byte or short or long, 16)
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-        raise RefusedError("an escape that is no character", "syntax")
+        raise RefusedError("an escape that is not a character", "syntax")
     return chr(code), match.end()
 
 
 _MAX_DEPTH: Final = 32
-"""Kubernetes' own is 250: nobody nests that deep by hand, and each level costs Python some frames."""
-_RANKS: Final = {
+"""Kubernetes' limit is 250; each level takes several Python stack frames."""
+_PRECEDENCE: Final = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
     **dict.fromkeys(("+", "-"), 4),
     **dict.fromkeys(("*", "/", "%"), 5),
@@ -134,26 +128,26 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    of: "Node"
+    operand: "Node"
     field: str
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    of: "Node"
+    operand: "Node"
     key: "Node"
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function, a method where it is of something, or an operator: "_+_", "-_", "!_"; "_&&_" and "_||_" of two or
-    more."""
+    """A function, a method (`target` is set) or an operator: "_+_", "-_", "!_"; "_&&_" and "_||_" have two or more
+    operands."""
 
     name: str
     args: tuple["Node", ...]
-    of: "Node | None" = None
+    target: "Node | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +171,7 @@ Node = Literal | Name | Select | Index | Call | Conditional | ListOf | MapOf
 
 
 def parse(expression: str) -> Node:
-    """The tree of an expression. Raises RefusedError."""
+    """The syntax tree of an expression. Raises RefusedError."""
     parser = _Parser(tokens_of(expression))
     tree = parser.expression()
     parser.take("end")
@@ -196,54 +190,54 @@ class _Parser:
         return "in" if token.kind == "name" and token.text == "in" else token.kind
 
     def take(self, kind: str) -> Token:
-        """The next token, which has to be of this kind."""
+        """Consume the next token. Raises RefusedError if it is of another kind."""
         token = self._tokens[self._next]
         if self._kind != kind:
-            raise RefusedError(f"{token.text!r} at {token.position} where {kind!r} is expected", "syntax")
+            raise RefusedError(f"{token.text!r} at {token.position}: expected {kind!r}", "syntax")
         self._next += 1
         return token
 
-    def _found(self, kind: str) -> bool:
-        """Whether the next token is of this kind; then it is taken."""
+    def _accept(self, kind: str) -> bool:
+        """Consume the next token if it is of this kind; return whether it is."""
         if self._kind != kind:
             return False
         self._next += 1
         return True
 
     def expression(self) -> Node:
-        """An expression with its ternary."""
+        """Parse an expression, including `?:`."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise RefusedError(f"nested more than {_MAX_DEPTH} deep", "nesting")
-        found = self._any_of("||", lambda: self._any_of("&&", lambda: self._binary(3)))
-        if self._found("?"):
-            then = self._any_of("||", lambda: self._any_of("&&", lambda: self._binary(3)))
+            raise RefusedError(f"nested more than {_MAX_DEPTH} levels deep", "nesting")
+        node = self._logical("||", lambda: self._logical("&&", lambda: self._binary(3)))
+        if self._accept("?"):
+            then = self._logical("||", lambda: self._logical("&&", lambda: self._binary(3)))
             self.take(":")
-            found = Conditional(found, then, self.expression())
+            node = Conditional(node, then, self.expression())
         self._depth -= 1
-        return found
+        return node
 
-    def _any_of(self, operator: str, operand: Callable[[], Node]) -> Node:
-        found = [operand()]
-        while self._found(operator):
-            found.append(operand())
-        return found[0] if len(found) == 1 else Call(f"_{operator}_", tuple(found))
+    def _logical(self, operator: str, operand: Callable[[], Node]) -> Node:
+        operands = [operand()]
+        while self._accept(operator):
+            operands.append(operand())
+        return operands[0] if len(operands) == 1 else Call(f"_{operator}_", tuple(operands))
 
-    def _binary(self, rank: int) -> Node:
-        """Operators of one rank, from the left."""
-        if rank > 5:
+    def _binary(self, precedence: int) -> Node:
+        """Parse left-associative operators of one precedence."""
+        if precedence > 5:
             return self._unary()
-        found = self._binary(rank + 1)
-        while _RANKS.get(self._kind) == rank:
+        node = self._binary(precedence + 1)
+        while _PRECEDENCE.get(self._kind) == precedence:
             operator = self._kind
             self._next += 1
-            found = Call(f"_{operator}_", (found, self._binary(rank + 1)))
-        return found
+            node = Call(f"_{operator}_", (node, self._binary(precedence + 1)))
+        return node
 
     def _unary(self) -> Node:
-        if self._found("!"):
+        if self._accept("!"):
             return self._repeated("!")
-        if self._found("-"):
+        if self._accept("-"):
             if self._kind in ("int", "double"):
                 return self._member(self._number("-"))
             return self._repeated("-")
@@ -251,11 +245,11 @@ class _Parser:
 
     def _repeated(self, operator: str) -> Node:
         count = 1
-        while self._found(operator):
+        while self._accept(operator):
             count += 1
         negative = operator == "-" and self._kind in ("int", "double")
         if negative:
-            raise RefusedError("more than one sign of a number", "signs")
+            raise RefusedError("a number with more than one sign", "signs")
         operand = self._member(self._primary())
         return Call(f"{operator}_", (operand,)) if count % 2 else operand
 
@@ -271,25 +265,25 @@ class _Parser:
             raise RefusedError("a number that is too large", "syntax")
         return Literal(number)
 
-    def _member(self, found: Node) -> Node:
+    def _member(self, node: Node) -> Node:
         while self._kind in (".", "["):
-            if self._found("."):
-                optional = self._found("?")
+            if self._accept("."):
+                optional = self._accept("?")
                 field = self.take("name").text
                 if field in _CONSTANTS or field == "in":
-                    raise RefusedError(f"a field that is called {field}", "syntax")
+                    raise RefusedError(f"reserved word {field} as a field name", "syntax")
                 if self._kind == "(" and not optional:
-                    found = Call(field, self._arguments(), found)
+                    node = Call(field, self._arguments(), node)
                 else:
-                    found = Select(found, field, optional)
+                    node = Select(node, field, optional)
             else:
                 self.take("[")
-                optional = self._found("?")
-                found = Index(found, self.expression(), optional)
+                optional = self._accept("?")
+                node = Index(node, self.expression(), optional)
                 self.take("]")
         if self._kind == "{":
-            raise RefusedError("messages are not handled", "messages")
-        return found
+            raise RefusedError("messages are not supported", "messages")
+        return node
 
     def _primary(self) -> Node:
         kind = self._kind
@@ -297,13 +291,13 @@ class _Parser:
             return self._number()
         if kind == "string":
             return Literal(self.take("string").text)
-        if self._found("("):
-            found = self.expression()
+        if self._accept("("):
+            node = self.expression()
             self.take(")")
-            return found
-        if self._found("["):
+            return node
+        if self._accept("["):
             return ListOf(self._list("]"))
-        if self._found("{"):
+        if self._accept("{"):
             return MapOf(self._entries())
         name = self.take("name").text
         if name in _CONSTANTS:
@@ -312,34 +306,34 @@ class _Parser:
 
     def _arguments(self) -> tuple[Node, ...]:
         self.take("(")
-        if self._found(")"):
+        if self._accept(")"):
             return ()
-        found = [self.expression()]
-        while self._found(","):
-            found.append(self.expression())
+        arguments = [self.expression()]
+        while self._accept(","):
+            arguments.append(self.expression())
         self.take(")")
-        return tuple(found)
+        return tuple(arguments)
 
     def _list(self, end: str) -> tuple[Node, ...]:
-        found: list[Node] = []
-        while not self._found(end):
+        items: list[Node] = []
+        while not self._accept(end):
             if self._kind == "?":
-                raise RefusedError("optional items of lists are not handled", "optional items")
-            found.append(self.expression())
-            if not self._found(","):
+                raise RefusedError("optional list items are not supported", "optional items")
+            items.append(self.expression())
+            if not self._accept(","):
                 self.take(end)
                 break
-        return tuple(found)
+        return tuple(items)
 
     def _entries(self) -> tuple[tuple[Node, Node], ...]:
-        found = []
-        while not self._found("}"):
+        entries = []
+        while not self._accept("}"):
             if self._kind == "?":
-                raise RefusedError("optional entries of maps are not handled", "optional items")
+                raise RefusedError("optional map entries are not supported", "optional items")
             key = self.expression()
             self.take(":")
-            found.append((key, self.expression()))
-            if not self._found(","):
+            entries.append((key, self.expression()))
+            if not self._accept(","):
                 self.take("}")
                 break
-        return tuple(found)
+        return tuple(entries)

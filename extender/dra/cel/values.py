@@ -1,9 +1,6 @@
-"""Values of expressions, and how they are compared and computed with.
+"""Static types of expressions, and comparison and arithmetic of their values.
 
-bool, int, float, str and None are themselves, a list is a tuple and a map a dict. Everything here tells bool from int,
-which Python does not.
-
-Static types of expressions, as cel-go's checker tells them apart.
+Lists are tuples, maps are dicts, scalars are Python's. bool and int are distinct types, unlike in Python.
 """
 
 import re
@@ -18,17 +15,17 @@ from extender.dra.published import is_version
 
 
 class Type(NamedTuple):
-    """A type; lists, maps and optional values have types of what is in them."""
+    """A type as cel-go's checker knows it; `params` are the item types of lists, maps and optional values."""
 
     name: str
-    of: tuple["Type", ...] = ()
+    params: tuple["Type", ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.of))})" if self.of else self.name
+        return f"{self.name}({', '.join(map(str, self.params))})" if self.params else self.name
 
 
 DYN: Final = Type("dyn")
-"""Known when it is evaluated only; also of what is in an empty list."""
+"""Known only at evaluation; also the item type of an empty list."""
 BOOL: Final = Type("bool")
 INT: Final = Type("int")
 DOUBLE: Final = Type("double")
@@ -36,7 +33,7 @@ STRING: Final = Type("string")
 NULL: Final = Type("null")
 QUANTITY: Final = Type("quantity")
 SUM: Final = Type("sum")
-"""A quantity that was computed: cel-go compares it with others by methods, but not reliably by `==`."""
+"""A computed quantity: cel-go compares it reliably by methods, but not by `==`."""
 SEMVER: Final = Type("semver")
 DEVICE: Final = Type("device")
 
@@ -53,29 +50,29 @@ def optional_of(value: Type) -> Type:
     return Type("optional", (value,))
 
 
-def joined(one: Type, other: Type) -> Type | None:
-    """The type of what may be of either, None where the checker refuses that."""
+def common_type(one: Type, other: Type) -> Type | None:
+    """The common type of two; None if the checker rejects the pair."""
     if one == other or DYN in (one, other):
         return one if one == other else DYN
     if {one, other} == {QUANTITY, SUM}:
         return SUM
-    if one.name != other.name or len(one.of) != len(other.of):
+    if one.name != other.name or len(one.params) != len(other.params):
         return None
-    parts = [joined(*pair) for pair in zip(one.of, other.of, strict=True)]
-    found = tuple(part for part in parts if part is not None)
-    return Type(one.name, found) if len(found) == len(parts) and found else None
+    parts = [common_type(*pair) for pair in zip(one.params, other.params, strict=True)]
+    params = tuple(part for part in parts if part is not None)
+    return Type(one.name, params) if len(params) == len(parts) and params else None
 
 
-def holds(kind: Type, sought: Type) -> bool:
-    """Whether a type is another, or has it in it."""
-    return kind == sought or any(holds(part, sought) for part in kind.of)
+def contains_type(kind: Type, sought: Type) -> bool:
+    """Whether `kind` is `sought` or has it among its parameters, at any depth."""
+    return kind == sought or any(contains_type(part, sought) for part in kind.params)
 
 
 Value = Any
 _MIN_INT: Final = -(2**63)
 _MAX_INT: Final = 2**63 - 1
-_SURE: Final = 10**13
-"""Kubernetes keeps integers below it as int64, however they are written."""
+_MAX_CERTAIN: Final = 10**13
+"""Kubernetes keeps integers below this as int64 in every notation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +82,18 @@ class Quantity:
     """Whether it may be an integer."""
 
     def as_int(self) -> int | None:
-        """The number that Kubernetes would find by AsInt64, None where that fails; it depends on how a large quantity
-        was written, which nobody knows here."""
-        if isinstance(self.amount, int) and abs(self.amount) >= _SURE:
-            raise AbortError("whether so large a quantity is an integer is not known")
+        """The result of Kubernetes' AsInt64; None if it fails.
+
+        Raises AbortError for large quantities, for which the result depends on the lost notation.
+        """
+        if isinstance(self.amount, int) and abs(self.amount) >= _MAX_CERTAIN:
+            raise AbortError("a quantity this large may or may not be an integer")
         return self.amount if isinstance(self.amount, int) and self.whole else None
 
 
 @dataclass(frozen=True, slots=True)
 class Semver:
-    """A semantic version; builds are not looked at."""
+    """A semantic version, without build metadata."""
 
     release: tuple[int, int, int]
     pre: tuple[int | str, ...]
@@ -110,22 +109,22 @@ class Semver:
 
 @dataclass(frozen=True, slots=True)
 class Optional:
-    """A value that may not be there."""
+    """An optional value."""
 
     value: Value = None
-    there: bool = True
+    present: bool = True
 
 
-NONE: Final = Optional(there=False)
+NONE: Final = Optional(present=False)
 
 
 class Domains(dict[str, Any]):
-    """Attributes or capacities by domain: one that is not there is empty."""
+    """Attributes or capacities by domain. In expressions a missing domain is empty."""
 
 
 @lru_cache(maxsize=4096)
 def semver_of(text: str) -> Semver | None:
-    """A version, None where a text is none."""
+    """A parsed semantic version; None if invalid."""
     if not is_version(text):
         return None
     plain = text.partition("+")[0]
@@ -136,7 +135,7 @@ def semver_of(text: str) -> Semver | None:
 
 
 def normalized(text: str) -> str:
-    """A version written more freely, as `semver(text, true)` takes it; "" where that is refused."""
+    """A version normalized like `semver(text, true)` does; "" if that rejects it."""
     parts = text.removeprefix("v").split(".", 2)
     for index, part in enumerate(parts):
         if len(part) > 1:
@@ -160,7 +159,7 @@ def is_int(value: Value) -> bool:
 
 
 def int64(number: int) -> int:
-    """An integer. Raises EvaluationError where it has no room in 64 bits."""
+    """Return `number`. Raises EvaluationError if it overflows 64 bits."""
     if not _MIN_INT <= number <= _MAX_INT:
         raise EvaluationError("integer overflow")
     return number
@@ -187,7 +186,7 @@ def equal(one: Value, other: Value) -> bool:
 
 
 def compared(one: Value, other: Value) -> int:
-    """-1, 0 or 1. Raises EvaluationError for what has no order."""
+    """-1, 0 or 1. Raises EvaluationError for values without an order."""
     if _is_number(one) and _is_number(other):
         return _order(one, other)
     if (is_bool(one) and is_bool(other)) or (isinstance(one, str) and isinstance(other, str)):
@@ -200,7 +199,7 @@ def _is_number(value: Value) -> bool:
 
 
 def _order(one: int | float, other: int | float) -> int:
-    """As cel-go has it, that compares an integer with a double as a double."""
+    """-1, 0 or 1; an integer is compared with a double as a double, like in cel-go."""
     if type(one) is not type(other):
         one, other = float(one), float(other)
     return (one > other) - (one < other)
@@ -210,7 +209,7 @@ def contains(item: Value, items: Value, constant: bool) -> bool:
     """`in`. Raises EvaluationError, AbortError."""
     if isinstance(items, tuple):
         if constant and items and isinstance(item, Semver):
-            raise AbortError("versions can't be looked up among constants")  # cel-go panics
+            raise AbortError("a version can't be looked up in a list of constants")  # cel-go panics
         return any(alike(item, other) for other in items)
     if isinstance(items, dict):
         return isinstance(item, str) and item in items
@@ -218,7 +217,7 @@ def contains(item: Value, items: Value, constant: bool) -> bool:
 
 
 def alike(one: Value, other: Value) -> bool:
-    """Whether two values are equal; those that can't be compared are not."""
+    """Whether two values are equal; False if they can't be compared."""
     try:
         return equal(one, other)
     except EvaluationError:

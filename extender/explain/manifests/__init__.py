@@ -1,1 +1,1 @@
-"""Objects that make pods, as their authors write them: which pods each makes, and which of these start together."""
+"""Reads manifests of workloads: which pods each creates, and which of these form a gang."""

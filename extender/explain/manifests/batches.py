@@ -1,4 +1,4 @@
-"""What an object makes: batches of pods alike."""
+"""The pods that a workload creates, in batches of identical pods."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, NamedTuple
@@ -10,7 +10,7 @@ from extender.kube.objects import PodSpec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 Template = dict[str, Any]
-NOT_READ: Final = "is not read by Kerf's queue: its pods go one by one unless their template says kerf.dev/gang"
+NOT_READ: Final = "is ignored by Kerf's queue: its pods start one by one unless their template has kerf.dev/gang"
 
 
 class Batch(NamedTuple):
@@ -18,24 +18,24 @@ class Batch(NamedTuple):
 
     num_pods: int
     name: Callable[[int], str]
-    """Of the pod of a number, from 0."""
+    """Name of a pod, by its number from 0."""
     template: Template
     path: str
-    """Of the template in the object."""
+    """Path of the template in the object."""
 
 
-class Made(NamedTuple):
-    """What an object makes."""
+class WorkloadPods(NamedTuple):
+    """The pods that an object creates."""
 
     batches: list[Batch]
     notes: Sequence[str] = ()
-    """What its author should know of it."""
+    """Remarks for its author."""
     namespace: str = ""
-    """Of its pods, "" for that of the object."""
+    """Namespace of the pods; "" for the object's."""
 
 
 class KindError(ValueError):
-    """What is wrong with an object: at which path, and why."""
+    """An object is invalid; says at which path, and why."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
@@ -43,7 +43,7 @@ class KindError(ValueError):
 
 
 def read(manifest: Any, kind: Any, path: str = "") -> Any:
-    """A part of an object, which is at a path of it, as a type. Raises KindError."""
+    """Convert a part of an object, found at `path`, to a type. Raises KindError."""
     try:
         return convert(manifest, kind)
     except msgspec.ValidationError as error:
@@ -53,7 +53,7 @@ def read(manifest: Any, kind: Any, path: str = "") -> Any:
 
 
 def within(manifest: Any, key: str) -> Any:
-    """What an object's spec has under a key. Raises KindError."""
+    """The object under a key of an object's spec. Raises KindError."""
     spec = manifest.get("spec")
     if not isinstance(spec, dict) or not isinstance(spec.get(key), dict):
         raise KindError(f"spec.{key}", "is missing")
@@ -61,12 +61,12 @@ def within(manifest: Any, key: str) -> Any:
 
 
 def numbered(stem: str) -> Callable[[int], str]:
-    """Names that begin alike."""
+    """Names of the form STEM-NUMBER."""
     return lambda number: f"{stem}-{number}"
 
 
 def spec_of(batch: Batch) -> PodSpec:
-    """What the pods of a batch say. Raises KindError."""
+    """The spec of a batch's pods. Raises KindError."""
     path = f"{batch.path}.spec" if batch.path else "spec"
     given = batch.template.get("spec")
     if not isinstance(given, dict) or not given.get("containers"):

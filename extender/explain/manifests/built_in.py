@@ -1,15 +1,15 @@
-"""Kubernetes' own kinds."""
+"""Kubernetes' built-in workload kinds."""
 
 from typing import Any, Final
 
-from extender.explain.manifests.batches import Batch, Count, KindError, Made, Template, read
+from extender.explain.manifests.batches import Batch, Count, KindError, Template, WorkloadPods, read
 from extender.kube.objects import Object
 
-SUSPENDED: Final = "it is suspended: these are its pods once it is not"
+SUSPENDED: Final = "it is suspended: these are its pods once it is resumed"
 
 
 class JobSpec(Object, rename="camel"):
-    """What is read of a Job."""
+    """The fields of a Job's spec that Kerf reads."""
 
     template: Template
     parallelism: Count | None = None
@@ -19,13 +19,13 @@ class JobSpec(Object, rename="camel"):
 
     @property
     def at_once(self) -> int:
-        """Its pods that run at once."""
+        """Number of pods that run at once."""
         parallelism = 1 if self.parallelism is None else self.parallelism
         return parallelism if self.completions is None else min(parallelism, self.completions)
 
 
 class Job(Object):
-    """One, or the template of one."""
+    """A Job, or the template of one."""
 
     spec: JobSpec
 
@@ -39,7 +39,7 @@ class _Cron(Object):
 
 
 class ReplicasSpec(Object, rename="camel"):
-    """A template, and how many pods are made of it."""
+    """A pod template and its number of replicas."""
 
     template: Template
     replicas: Count | None = None
@@ -49,37 +49,37 @@ class _Replicas(Object):
     spec: ReplicasSpec
 
 
-def one_pod(manifest: Any, name: str) -> Made:
-    """A pod by itself. Raises KindError."""
+def one_pod(manifest: Any, name: str) -> WorkloadPods:
+    """A bare pod. Raises KindError."""
     template = {"metadata": manifest.get("metadata"), "spec": manifest.get("spec")}
     if not isinstance(template["spec"], dict):
         raise KindError("spec", "a pod needs containers")
-    return Made([Batch(1, lambda _: name, template, "")])
+    return WorkloadPods([Batch(1, lambda _: name, template, "")])
 
 
-def replicas(manifest: Any, name: str) -> Made:
-    """Replicas of a template, one where nobody says how many. Raises KindError."""
+def replicas(manifest: Any, name: str) -> WorkloadPods:
+    """Replicas of a template, by default one. Raises KindError."""
     spec = read(manifest, _Replicas).spec
     count = 1 if spec.replicas is None else spec.replicas
-    return Made([Batch(count, lambda number: f"{name}-{number}", spec.template, "spec.template")])
+    return WorkloadPods([Batch(count, lambda number: f"{name}-{number}", spec.template, "spec.template")])
 
 
-def job(manifest: Any, name: str) -> Made:
+def job(manifest: Any, name: str) -> WorkloadPods:
     """A Job. Raises KindError."""
     return of_job(read(manifest, Job).spec, name, "spec.template")
 
 
-def cron_job(manifest: Any, name: str) -> Made:
+def cron_job(manifest: Any, name: str) -> WorkloadPods:
     """One run of a CronJob. Raises KindError."""
     made = of_job(read(manifest, _Cron).spec.job_template.spec, name, "spec.jobTemplate.spec.template")
     return made._replace(notes=["one run of it", *made.notes])
 
 
-def of_job(spec: JobSpec, name: str, path: str) -> Made:
-    """The pods of a Job that run at once; `path` is that of their template. Raises KindError."""
+def of_job(spec: JobSpec, name: str, path: str) -> WorkloadPods:
+    """The pods of a Job that run at once; `path` is the path of its pod template. Raises KindError."""
     if spec.completion_mode == "Indexed" and spec.completions is None:
-        raise KindError(path.removesuffix("template") + "completions", "an Indexed Job says how many")
+        raise KindError(path.removesuffix("template") + "completions", "an Indexed Job needs this field")
     notes = [SUSPENDED] if spec.suspend else []
     if spec.completions is not None and spec.completions > spec.at_once > 0:
         notes.append(f"{spec.at_once:,} of its {spec.completions:,} pods run at once")
-    return Made([Batch(spec.at_once, lambda number: f"{name}-{number}", spec.template, path)], notes)
+    return WorkloadPods([Batch(spec.at_once, lambda number: f"{name}-{number}", spec.template, path)], notes)

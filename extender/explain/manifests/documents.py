@@ -1,11 +1,9 @@
-"""Texts of manifests, YAML or JSON, as documents: bounded in time and memory, whoever has written them.
+"""Reads manifests, YAML or JSON, with bounded time and memory for any input.
 
-Anchors are taken, as kubectl does, but what they stand for counts each time: a text of a few lines may mean gigabytes.
+Anchors are expanded, as kubectl does, but count each time they are used: a few lines may expand to gigabytes.
 
-YAML as Kubernetes reads it, in time that grows with the text alone.
-
-A date is text, and so is a number in base 60, which YAML 1.2 has no more. Other numbers have 64 bits at most: longer
-ones take the square of their length, and as keys they could be chosen so that each is compared with all others.
+YAML is read as Kubernetes does. Dates are text, and so are base-60 numbers, which YAML 1.2 has dropped. Other numbers
+have at most 64 bits: parsing longer ones takes quadratic time, and as keys they could be chosen to collide.
 """
 
 import re
@@ -26,10 +24,10 @@ _Construct = Callable[[Any, Any], Any]
 
 
 class _Loader(yaml.CSafeLoader):
-    """Reads what becomes JSON: a key that looks like a number is text, too."""
+    """Loads YAML as JSON data: keys are always strings."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping, its keys as JSON has them."""
+        """A mapping whose keys are strings, as in JSON."""
         found = super().construct_mapping(node, deep)
         return {key if isinstance(key, str) else _key(key): value for key, value in found.items()}
 
@@ -43,7 +41,7 @@ def _text(loader: _Loader, node: yaml.ScalarNode) -> Any:
 
 
 def _checked(construct: _Construct, what: str) -> _Construct:
-    """A way to construct a value, which may be tagged as what it is not."""
+    """A constructor that limits a value's size, and raises ConstructorError for values that don't match their tag."""
 
     def checked(loader: _Loader, node: yaml.ScalarNode) -> Any:
         text = _text(loader, node)
@@ -72,20 +70,19 @@ MAX_CHARS: Final = 2**20
 _MAX_DOCUMENTS: Final = 1_000
 _MAX_SIZE: Final = 2**24
 _VALUE_SIZE: Final = 16
-"""What a text may stand for, in characters, and what each value counts beside those that it has: more than a megabyte
-of manifests comes to."""
+"""A text may expand to `_MAX_SIZE` characters, and each value counts `_VALUE_SIZE` in addition to its text."""
 _MAX_DEPTH: Final = 100
 _MAX_DIRECTIVES: Final = 100
-"""Each is compared with those before it, and manifests have none."""
+"""Directives take quadratic time, and manifests have none."""
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 
 
 class DocumentError(ValueError):
-    """A text or an object of it that can't be understood: where, and why."""
+    """A text, or an object in it, is invalid; says where and why."""
 
 
 class _TextError(ValueError):
-    """A text that can't be read: where in it, and why."""
+    """A text can't be parsed; says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +90,17 @@ class Document:
     """One object."""
 
     place: str
-    """Where it was written: `document 2`, `objects[0]`."""
+    """Where it was given: `document 2`, `objects[0]`."""
     manifest: Any
     text: str = ""
-    """What it was read from, "" where it came as JSON data."""
+    """The text it was read from; "" if it came as JSON data."""
     number: int = 0
-    """Of the document in the text, from 0."""
+    """Number of the document in the text, from 0."""
     path: str = ""
-    """Within that, such as `items[3]`."""
+    """Path within the document, such as `items[3]`."""
 
     def fault(self, why: str, path: str = "") -> DocumentError:
-        """What is wrong with it at a path such as `spec.replicas`, with the line where it has one."""
+        """The error for a fault at a path such as `spec.replicas`, with its line if known."""
         whole = ".".join(part for part in (self.path, path) if part)
         line = _line_of(self.text, self.number, whole) if self.text else None
         where = self.place if line is None else f"{self.place}, line {line}"
@@ -111,15 +108,14 @@ class Document:
 
 
 def read_texts(texts: Sequence[str], key: str) -> list[Document]:
-    """The objects of several texts, under a key of the request. Raises DocumentError."""
+    """The objects of the texts under a key of the request. Raises DocumentError."""
     if sum(map(len, texts)) > MAX_CHARS:
         raise DocumentError(f"{key}: more than {MAX_CHARS:,} characters together")
     return [document for number, text in enumerate(texts) for document in read_documents(text, f"{key}[{number}], ")]
 
 
 def read_documents(text: str, place: str = "") -> list[Document]:
-    """The objects of a text, those of lists one by one; `place` is where the text is, to begin places with. Raises
-    DocumentError."""
+    """The objects of a text, with lists flattened. `place` prefixes their places. Raises DocumentError."""
     if len(text) > MAX_CHARS:
         raise DocumentError(f"{place}more than {MAX_CHARS:,} characters")
     try:
@@ -138,29 +134,29 @@ def _loaded(text: str) -> list[Any]:
         try:
             return [msgspec.json.decode(text)]
         except (msgspec.DecodeError, RecursionError):
-            pass  # YAML may begin so as well, and says better what is wrong
+            pass  # YAML may begin like this as well, and has better error messages
     if sum(line.startswith("%") for line in text.splitlines()) > _MAX_DIRECTIVES:
         raise _TextError(f"more than {_MAX_DIRECTIVES} directives (lines that begin with %)")
     try:
         _check_size(text)
-        # What is no JSON, such as a set, becomes some.
+        # Encoding and decoding turns values that are not JSON, such as sets, into JSON.
         found: list[Any] = msgspec.json.decode(msgspec.json.encode(list(yaml.load_all(text, _Loader))))
     except _TextError:
         raise
     except yaml.YAMLError as error:
         raise _TextError(f"{_document_at(text, error)}{yaml_fault(error)}") from None
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise _TextError(f"no YAML: {str(error)[:200]}") from None
+        raise _TextError(f"invalid YAML: {str(error)[:200]}") from None
     return found
 
 
 def given_documents(manifests: Sequence[Any], key: str) -> list[Document]:
-    """The same of objects that came as data, under a key of the request. Raises DocumentError."""
+    """The objects given as data under a key of the request, with lists flattened. Raises DocumentError."""
     return _listed(Document(f"{key}[{number}]", manifest) for number, manifest in enumerate(manifests))
 
 
 def _listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Document]:
-    """The documents, with what lists hold in place of these. Raises DocumentError."""
+    """The documents, with each List object replaced by its items. Raises DocumentError."""
     found: list[Document] = []
     waiting = list(documents)[::-1]
     for document in waiting:
@@ -169,12 +165,12 @@ def _listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Docume
         document = waiting.pop()
         manifest = document.manifest
         if not isinstance(manifest, dict):
-            raise document.fault(f"an object is expected, not {_called(manifest)}")
+            raise document.fault(f"expected an object, not {_called(manifest)}")
         kind = manifest.get("kind")
         if isinstance(kind, str) and kind.endswith("List") and "items" in manifest:
             items = manifest["items"] or []
             if not isinstance(items, list):
-                raise document.fault(f"a list is expected, not {_called(items)}", "items")
+                raise document.fault(f"expected a list, not {_called(items)}", "items")
             within = f"{document.path}.items" if document.path else "items"
             inner = [
                 replace(document, place=f"{document.place}, items[{number}]", manifest=item, path=f"{within}[{number}]")
@@ -189,7 +185,7 @@ def _listed(documents: "Sequence[Document] | Iterator[Document]") -> list[Docume
 
 
 def drop_nulls(manifest: Any) -> None:
-    """Take out of an object what is null, which to Kubernetes is as if it were not there: kubectl writes some."""
+    """Remove null values from an object: Kubernetes treats them as absent, and kubectl writes some."""
     waiting = [manifest]
     while waiting:
         value = waiting.pop()
@@ -218,8 +214,7 @@ def _called(value: Any) -> str:
 
 
 def _check_size(text: str) -> None:
-    """Raises _TextError for a text that is deep, or large when all anchors are replaced by what they stand for, and
-    yaml.YAMLError."""
+    """Raise _TextError for a text that is nested too deep or too large with its anchors expanded, or yaml.YAMLError."""
     documents = 0
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = []  # anchor, and the size of what comes before it
@@ -231,8 +226,10 @@ def _check_size(text: str) -> None:
                 documents += 1
                 sizes.clear()
             case yaml.AliasEvent():
-                if event.anchor not in sizes:  # one that is not known, or holds itself
-                    raise _TextError(f"document {documents}, line {line}: *{str(event.anchor)[:80]} stands for nothing")
+                if event.anchor not in sizes:  # unknown, or recursive
+                    raise _TextError(
+                        f"document {documents}, line {line}: *{str(event.anchor)[:80]} is an unknown anchor"
+                    )
                 total += sizes[event.anchor]
             case yaml.CollectionStartEvent():
                 open_.append((event.anchor, total))
@@ -247,20 +244,20 @@ def _check_size(text: str) -> None:
                 if event.anchor is not None:
                     sizes[event.anchor] = size
         if len(open_) > _MAX_DEPTH:
-            raise _TextError(f"document {documents}, line {line}: deeper than {_MAX_DEPTH} levels")
+            raise _TextError(f"document {documents}, line {line}: nested deeper than {_MAX_DEPTH} levels")
         if total > _MAX_SIZE:
-            raise _TextError(f"document {documents}, line {line}: with its anchors it stands for too much")
+            raise _TextError(f"document {documents}, line {line}: too large with its anchors expanded")
         if documents > _MAX_DOCUMENTS:
             raise _TextError(f"more than {_MAX_DOCUMENTS:,} documents")
 
 
 def _document_at(text: str, error: yaml.YAMLError) -> str:
-    """`document 2, ` where an error says in which line it is."""
+    """`document 2, `, or "" if an error has no line."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return ""
     before = text.splitlines()[: mark.line + 1]
-    started = False  # a first --- begins no second document
+    started = False  # a leading --- does not begin a second document
     number = 1
     for line in before:
         if line.startswith("---") and started:
@@ -270,7 +267,7 @@ def _document_at(text: str, error: yaml.YAMLError) -> str:
 
 
 def _line_of(text: str, number: int, path: str) -> int | None:
-    """The line of a path of a document, or of what of it there is."""
+    """The line of a path in a document, or of its longest existing prefix."""
     try:
         node = next(root for at, root in enumerate(yaml.compose_all(text, _Loader)) if at == number)
     except (yaml.YAMLError, StopIteration, ValueError):

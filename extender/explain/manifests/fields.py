@@ -1,6 +1,7 @@
-"""Fields of a manifest that no API has: the API server drops or refuses them, and what they were meant to say is lost.
+"""Finds unknown fields in manifests, which the API server drops or refuses.
 
-Names of Kubernetes 1.37 `staging/src/k8s.io/api`; of other kinds those that are read here, and what comes close.
+Field names are those of Kubernetes 1.37, `staging/src/k8s.io/api`. Of other kinds only the fields that Kerf reads are
+known, so only near misses of these are reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ _MOST: Final = 8
 _MAX_KEY: Final = 80
 _ALIKE: Final = 0.6
 _MISSPELT: Final = 0.87
-"""From which part of the letters in common a field of an API that is not known here is taken for a misspelt one."""
+"""Similarity from which a field of an unknown API counts as a misspelling."""
 _MAX_DEPTH: Final = 12
 
 
@@ -84,7 +85,7 @@ _READ_OF_OTHERS: Final = _names(
 
 
 def unknown_fields(manifest: dict[str, Any], batches: Sequence[Batch]) -> list[str]:
-    """What no API has of an object, and of the templates of its pods, in a sentence each; a few of them."""
+    """A sentence for each unknown field of an object and its pod templates, at most `_MOST`."""
     return list(islice(dict.fromkeys(_found(manifest, batches)), _MOST))
 
 
@@ -92,13 +93,13 @@ def _found(manifest: dict[str, Any], batches: Sequence[Batch]) -> Iterator[str]:
     kind, group = str(manifest["kind"]), str(manifest.get("apiVersion", "")).partition("/")[0]
     spec = manifest.get("spec")
     built_in = kind in _SPECS and group in ("", "v1", "apps", "batch")
-    yield from _beside(manifest.get("metadata"), _METADATA, "metadata")
+    yield from _unknown_in(manifest.get("metadata"), _METADATA, "metadata")
     if built_in:
-        yield from _beside(manifest, _OBJECT, "")
-        yield from _beside(spec, _SPECS[kind], "spec")
+        yield from _unknown_in(manifest, _OBJECT, "")
+        yield from _unknown_in(spec, _SPECS[kind], "spec")
         if kind == "CronJob" and isinstance(spec, dict) and isinstance(made := spec.get("jobTemplate"), dict):
-            yield from _beside(made, _TEMPLATE, "spec.jobTemplate")
-            yield from _beside(made.get("spec"), _JOB, "spec.jobTemplate.spec")
+            yield from _unknown_in(made, _TEMPLATE, "spec.jobTemplate")
+            yield from _unknown_in(made.get("spec"), _JOB, "spec.jobTemplate.spec")
     else:
         yield from _misspelt(spec, "spec", {batch.path for batch in batches})
     for batch in batches:
@@ -106,43 +107,43 @@ def _found(manifest: dict[str, Any], batches: Sequence[Batch]) -> Iterator[str]:
 
 
 def _of_template(template: dict[str, Any], path: str) -> Iterator[str]:
-    """Of a pod, or the template of one."""
+    """Sentences for the unknown fields of a pod or pod template."""
     before = f"{path}." if path else ""
     spec = template.get("spec")
     if path:
-        yield from _beside(template, _TEMPLATE, path)
-        yield from _beside(template.get("metadata"), _METADATA, f"{before}metadata")
-        yield from _beside(spec, _POD, f"{before}spec")
+        yield from _unknown_in(template, _TEMPLATE, path)
+        yield from _unknown_in(template.get("metadata"), _METADATA, f"{before}metadata")
+        yield from _unknown_in(spec, _POD, f"{before}spec")
     if not isinstance(spec, dict):
         return
     for name, known in _IN_POD.items():
-        yield from _beside_each(spec.get(name), known, f"{before}spec.{name}")
+        yield from _unknown_in_each(spec.get(name), known, f"{before}spec.{name}")
     for name in ("containers", "initContainers"):
         containers = spec.get(name)
         for number, container in enumerate(containers if isinstance(containers, list) else ()):
             at = f"{before}spec.{name}[{number}]"
-            yield from _beside(container, _CONTAINER, at)
+            yield from _unknown_in(container, _CONTAINER, at)
             if isinstance(container, dict):
-                yield from _beside(container.get("resources"), _IN_POD["resources"], f"{at}.resources")
+                yield from _unknown_in(container.get("resources"), _IN_POD["resources"], f"{at}.resources")
 
 
-def _beside_each(value: Any, known: frozenset[str], path: str) -> Iterator[str]:
+def _unknown_in_each(value: Any, known: frozenset[str], path: str) -> Iterator[str]:
     if isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _beside(item, known, f"{path}[{number}]")
+            yield from _unknown_in(item, known, f"{path}[{number}]")
     else:
-        yield from _beside(value, known, path)
+        yield from _unknown_in(value, known, path)
 
 
-def _beside(value: Any, known: frozenset[str], path: str) -> Iterator[str]:
-    """What an object at a path has beside the fields that it may have."""
+def _unknown_in(value: Any, known: frozenset[str], path: str) -> Iterator[str]:
+    """Sentences for the fields of an object at a path that are not among the known ones."""
     for key in value if isinstance(value, dict) else ():
         if key not in known:
-            yield _told(key, path, _closest(str(key), known, _ALIKE))
+            yield _sentence(key, path, _closest(str(key), known, _ALIKE))
 
 
 def _misspelt(value: Any, path: str, templates: set[str], depth: int = 0) -> Iterator[str]:
-    """What comes close to a field that is read, and is none, in an API whose fields are not known; pods left out."""
+    """Sentences for near misses of fields that Kerf reads, in an unknown API; pod templates are skipped."""
     if depth > _MAX_DEPTH or path in templates:
         return
     if isinstance(value, list):
@@ -151,16 +152,16 @@ def _misspelt(value: Any, path: str, templates: set[str], depth: int = 0) -> Ite
     for key, item in value.items() if isinstance(value, dict) else ():
         meant = "" if key in _READ_OF_OTHERS else _closest(str(key), _READ_OF_OTHERS, _MISSPELT)
         if meant and meant not in value:
-            yield _told(key, path, meant)
+            yield _sentence(key, path, meant)
         yield from _misspelt(item, f"{path}.{str(key)[:_MAX_KEY]}", templates, depth + 1)
 
 
 def _closest(key: str, known: frozenset[str], least: float) -> str:
-    """The known name that is closest, "" where none is close."""
+    """The closest known name, "" if none is close."""
     names = {name.lower(): name for name in sorted(known)}
     return next((names[word] for word in get_close_matches(key[:_MAX_KEY].lower(), names, 1, least)), "")
 
 
-def _told(key: object, path: str, meant: str) -> str:
+def _sentence(key: object, path: str, meant: str) -> str:
     at = f"{path}." if path else ""
     return f"{at}{printable(str(key))[:_MAX_KEY]}: no such field{f'; do you mean {meant}?' if meant else ''}"

@@ -1,8 +1,18 @@
-"""Kinds of JobSet, LeaderWorkerSet, Kubeflow, Volcano and KubeRay."""
+"""Workload kinds of JobSet, LeaderWorkerSet, Kubeflow, Volcano and KubeRay."""
 
 from typing import Any
 
-from extender.explain.manifests.batches import NOT_READ, Batch, Count, KindError, Made, Template, numbered, read, within
+from extender.explain.manifests.batches import (
+    NOT_READ,
+    Batch,
+    Count,
+    KindError,
+    Template,
+    WorkloadPods,
+    numbered,
+    read,
+    within,
+)
 from extender.explain.manifests.built_in import SUSPENDED, Job, ReplicasSpec
 from extender.kube.objects import Object
 
@@ -65,7 +75,7 @@ class _RayWorkers(Object, rename="camel"):
 
     @property
     def count(self) -> int:
-        """Its pods at the start."""
+        """Number of pods at the start."""
         replicas = max(self.replicas or 0, self.min_replicas or 0)
         return 0 if self.suspend else replicas * (1 if self.num_of_hosts is None else self.num_of_hosts)
 
@@ -76,7 +86,7 @@ class _RaySpec(Object, rename="camel"):
     enable_in_tree_autoscaling: bool | None = None
 
 
-def job_set(manifest: Any, name: str) -> Made:
+def job_set(manifest: Any, name: str) -> WorkloadPods:
     """All jobs of a JobSet. Raises KindError."""
     spec = read(manifest, _JobSet).spec
     batches: list[Batch] = []
@@ -91,11 +101,11 @@ def job_set(manifest: Any, name: str) -> Made:
         path = f"spec.replicatedJobs[{position}].template.spec.template"
         batches.append(Batch(count, pod_name, job.template.spec.template, path))
         if job.depends_on:
-            notes.append(f"{job.name[:80]} starts after other jobs of it, and is counted beside them here")
-    return Made(batches, notes)
+            notes.append(f"{job.name[:80]} starts after other jobs, but is counted together with them here")
+    return WorkloadPods(batches, notes)
 
 
-def leader_worker_set(manifest: Any, name: str) -> Made:
+def leader_worker_set(manifest: Any, name: str) -> WorkloadPods:
     """Groups of a leader and its workers. Raises KindError."""
     spec = read(manifest, _LeaderWorkerSet).spec
     groups = 1 if spec.replicas is None else spec.replicas
@@ -114,10 +124,10 @@ def leader_worker_set(manifest: Any, name: str) -> Made:
         template=group.worker_template,
         path=f"{path}.workerTemplate",
     )
-    return Made([leader, others])
+    return WorkloadPods([leader, others])
 
 
-def kubeflow(manifest: Any, name: str) -> Made:
+def kubeflow(manifest: Any, name: str) -> WorkloadPods:
     """PyTorchJob, MPIJob and their like: `pytorchReplicaSpecs: {Master: {replicas, template}}`. Raises KindError."""
     spec = manifest.get("spec")
     key = next((str(key) for key in spec if str(key).endswith("ReplicaSpecs")), "") if isinstance(spec, dict) else ""
@@ -132,10 +142,10 @@ def kubeflow(manifest: Any, name: str) -> Made:
         batches.append(Batch(count, numbered(stem), replicas.template, f"{path}.{role}.template"))
     policy = spec.get("runPolicy")
     is_gang = isinstance(policy, dict) and policy.get("schedulingPolicy")
-    return Made(batches, [f"runPolicy.schedulingPolicy {NOT_READ}"] if is_gang else ())
+    return WorkloadPods(batches, [f"runPolicy.schedulingPolicy {NOT_READ}"] if is_gang else ())
 
 
-def volcano(manifest: Any, name: str) -> Made:
+def volcano(manifest: Any, name: str) -> WorkloadPods:
     """The tasks of a Volcano Job. Raises KindError."""
     spec = read(manifest, _VolcanoJob).spec
     batches = [
@@ -147,30 +157,30 @@ def volcano(manifest: Any, name: str) -> Made:
         )
         for position, task in enumerate(spec.tasks)
     ]
-    return Made(batches, [f"minAvailable {NOT_READ}"] if spec.min_available else ())
+    return WorkloadPods(batches, [f"minAvailable {NOT_READ}"] if spec.min_available else ())
 
 
-def ray_cluster(manifest: Any, name: str) -> Made:
+def ray_cluster(manifest: Any, name: str) -> WorkloadPods:
     """A head and its workers. Raises KindError."""
     return _ray(manifest.get("spec"), name, "spec")
 
 
-def ray_job(manifest: Any, name: str) -> Made:
+def ray_job(manifest: Any, name: str) -> WorkloadPods:
     """The cluster of a RayJob. Raises KindError."""
     made = _ray(within(manifest, "rayClusterSpec"), name, "spec.rayClusterSpec")
-    return made._replace(notes=["the pod that submits it is not counted", *made.notes])
+    return made._replace(notes=["its submitter pod is not counted", *made.notes])
 
 
-def ray_service(manifest: Any, name: str) -> Made:
+def ray_service(manifest: Any, name: str) -> WorkloadPods:
     """The cluster of a RayService. Raises KindError."""
     return _ray(within(manifest, "rayClusterConfig"), name, "spec.rayClusterConfig")
 
 
-def _ray(manifest: Any, name: str, path: str) -> Made:
+def _ray(manifest: Any, name: str, path: str) -> WorkloadPods:
     spec = read(manifest, _RaySpec, path)
     batches = [Batch(1, lambda _: f"{name}-head", spec.head_group_spec.template, f"{path}.headGroupSpec.template")]
     for position, group in enumerate(spec.worker_group_specs or ()):
         where = f"{path}.workerGroupSpecs[{position}].template"
         batches.append(Batch(group.count, numbered(f"{name}-{group.group_name}"), group.template, where))
-    notes = ["with as many workers as it starts with"] if spec.enable_in_tree_autoscaling else []
-    return Made(batches, notes)
+    notes = ["counted with the workers that it starts with"] if spec.enable_in_tree_autoscaling else []
+    return WorkloadPods(batches, notes)

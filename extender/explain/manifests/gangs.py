@@ -1,4 +1,4 @@
-"""Pods of a question that start together, as the queue would take them: by what they and their PodGroups say."""
+"""Gangs among the pods of a question, formed as the queue does: by the pods' keys and their PodGroups."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,49 +12,49 @@ from extender.queueing.gangs import Group, group_key, size_of
 
 @dataclass(frozen=True, slots=True)
 class Gangs:
-    """What becomes of pods by the gangs that they are of."""
+    """The pods of a question, checked by gang."""
 
     batch: list[PlanPod]
-    """The pods that can go."""
+    """Pods that can be planned."""
     faults: dict[str, str] = field(default_factory=dict)
-    """Why others can't, by key."""
+    """Why other pods can't be planned, by pod key."""
     notes: dict[str, str] = field(default_factory=dict)
-    """What their author should know, by key of the first pod of each gang."""
+    """Remarks for the author, by key of the first pod of each gang."""
 
 
 def together(given: Sequence[tuple[Pod, PlanPod]], others: Sequence[PlanPod], groups: Mapping[str, Group]) -> Gangs:
-    """The pods of a question's objects as planners are to see them; `others` are planned with them, `groups` are
-    PodGroups by their keys."""
+    """The pods of a question's objects, prepared for planners; `others` are planned with them, `groups` are
+    PodGroups by `group_key`."""
     members: dict[str, list[Pod]] = defaultdict(list)
     for pod, planned in given:
         if planned.gang:
             members[planned.gang].append(pod)
-    here = Counter(pod.gang for pod in others if pod.gang)
+    num_others = Counter(pod.gang for pod in others if pod.gang)
     known = {gang: _group(gang, pods, groups) for gang, pods in members.items()}
-    found = Gangs([])
+    result = Gangs([])
     for gang, pods in members.items():
         if known[gang] is None:
-            found.notes[pods[0].key] = f"PodGroup {gang} is not given beside it: all pods that name it start together"
+            result.notes[pods[0].key] = f"PodGroup {gang} is not given: all pods that name it start together"
     for pod, planned in given:
         group = known.get(planned.gang)
         if group is None:
-            found.batch.append(planned)
+            result.batch.append(planned)
         elif not group.together:
-            found.batch.append(replace(planned, gang="", topology=""))
-        elif why := _missing(planned.gang, len(members[planned.gang]) + here[planned.gang], group):
-            found.faults[pod.key] = str(why)
+            result.batch.append(replace(planned, gang="", topology=""))
+        elif why := _missing(planned.gang, len(members[planned.gang]) + num_others[planned.gang], group):
+            result.faults[pod.key] = str(why)
         else:
-            found.batch.append(replace(planned, topology=planned.topology or group.topology))
-    return found
+            result.batch.append(replace(planned, topology=planned.topology or group.topology))
+    return result
 
 
 def _group(gang: str, pods: Sequence[Pod], groups: Mapping[str, Group]) -> Group | None:
-    """What is known of a gang, which may be a copy of one; None where only its PodGroup would say it."""
+    """The size and topology of a gang or of a copy of one; None if its PodGroup is missing."""
     size = size_of(pods)
     return Group(size) if size else groups.get(group_key(gang.partition(", copy ")[0], pods))
 
 
-def _missing(gang: str, here: int, group: Group) -> WaitReason | None:
+def _missing(gang: str, num_pods: int, group: Group) -> WaitReason | None:
     if not group.size:
         return Code.GANG_WITHOUT_GROUP.reason(gang=gang)
-    return None if here >= group.size else Code.GANG_INCOMPLETE.reason(gang=gang, here=here, size=group.size)
+    return None if num_pods >= group.size else Code.GANG_INCOMPLETE.reason(gang=gang, here=num_pods, size=group.size)

@@ -1,7 +1,6 @@
-"""Kinds of objects that make pods, and how each is read.
+"""Kinds of objects that create pods, and how each is read.
 
-What an author has left out is filled in as Kubernetes, or the controller of that kind, does. Of Jobs it is the pods
-that run at once.
+Missing fields get the defaults of Kubernetes or of the kind's controller. For Jobs, only pods that run at once count.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,17 +8,17 @@ from typing import Any, Final, cast
 
 from extender.core.faces import faces, named
 from extender.explain.manifests import built_in, frameworks
-from extender.explain.manifests.batches import Made
+from extender.explain.manifests.batches import WorkloadPods
 
 
-def _of_part(where: str) -> Callable[[Any, str], Made]:
-    """What reads a kind of a part's, imported when there is such an object."""
-    return lambda manifest, name: cast(Made, named(where)(manifest, name))
+def _of_part(where: str) -> Callable[[Any, str], WorkloadPods]:
+    """A reader for a kind of a Kerf part, imported when such an object is given."""
+    return lambda manifest, name: cast(WorkloadPods, named(where)(manifest, name))
 
 
 _VOLCANO: Final = "batch.volcano.sh/"
 
-MAKES: Final[Mapping[str, Callable[[Any, str], Made]]] = {
+MAKES: Final[Mapping[str, Callable[[Any, str], WorkloadPods]]] = {
     "Pod": built_in.one_pod,
     "Job": built_in.job,
     "CronJob": built_in.cron_job,
@@ -32,13 +31,13 @@ MAKES: Final[Mapping[str, Callable[[Any, str], Made]]] = {
     "RayService": frameworks.ray_service,
     **{kind: _of_part(where) for face in faces().values() for kind, where in face.kinds.items()},
 }
-"""Kinds, and how each is read; those of parts last."""
+"""Reader of each kind; those of Kerf's parts last."""
 OTHERS: Final = {
-    "DaemonSet": "its pods belong to nodes, one to each: they are not planned",
-    "TrainJob": "which pods it makes says its runtime: write the JobSet that it makes",
-    "PodTemplate": "nothing is made of it by itself",
+    "DaemonSet": "each of its pods belongs to one node: they are not planned",
+    "TrainJob": "its runtime defines its pods: give the JobSet that it creates",
+    "PodTemplate": "it creates no pods by itself",
 }
-"""Kinds that make pods of which it can't be told how many or where."""
+"""Kinds whose pods can't be determined, and why."""
 
 
 PASSIVE: Final = frozenset(
@@ -51,11 +50,11 @@ PASSIVE: Final = frozenset(
         *("ServiceMonitor", "PodMonitor", "LocalQueue", "ClusterQueue", "ResourceFlavor", "Queue"),
     }
 )
-"""Kinds that make no pods, and that people write beside those that do."""
+"""Kinds without pods that are commonly given along with workloads."""
 
 
-def read_made(manifest: dict[str, Any], name: str) -> Made:
-    """What an object of a known kind makes, under a name. Raises KindError."""
+def read_made(manifest: dict[str, Any], name: str) -> WorkloadPods:
+    """The pods of an object of a known kind, under a name. Raises KindError."""
     kind = manifest["kind"]
     if kind == "Job" and str(manifest.get("apiVersion", "")).startswith(_VOLCANO):
         return frameworks.volcano(manifest, name)

@@ -1,8 +1,6 @@
-"""What documents hold: objects that make pods, and what goes with these.
+"""Reads the objects of a request, given as data or as text: workloads, and the nodes, claims and PodGroups with them.
 
-Objects as requests name them: as data, as text, or as several texts.
-
-What the API server refuses of a pod's resources: `validateResourceRequirements` of kubernetes 1.37
+Resources are checked as the API server does: `validateResourceRequirements` of kubernetes 1.37
 `pkg/apis/core/validation/validation.go`.
 """
 
@@ -35,11 +33,11 @@ from extender.queueing.pods.objects import PIPELINE_LABEL
 
 _STANDARD: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 _HUGE_PAGES: Final = "hugepages-"
-_MAX_TOLD_NAME: Final = 80
+_MAX_RESOURCE_NAME: Final = 80
 
 
 def refusal_of(spec: PodSpec) -> tuple[str, str]:
-    """Where in a pod's spec something is that is refused, and why; ("", "") where nothing is."""
+    """The path within a pod's spec that the API server refuses, and why; ("", "") if it accepts the spec."""
     for key, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for number, container in enumerate(containers or ()):
             if why := _of_container(container):
@@ -54,7 +52,7 @@ def _of_container(container: Container) -> str:
     limits, requests = resources.limits or {}, resources.requests or {}
     for name in dict.fromkeys((*limits, *requests)):
         if why := _of_name(name) or _of_amounts(name, limits, requests):
-            return f"{name[:_MAX_TOLD_NAME]}: {why}"
+            return f"{name[:_MAX_RESOURCE_NAME]}: {why}"
     asked = {*limits, *requests}
     if any(name.startswith(_HUGE_PAGES) for name in asked) and asked.isdisjoint(("cpu", "memory")):
         return "huge pages need cpu or memory beside them"
@@ -63,9 +61,9 @@ def _of_container(container: Container) -> str:
 
 def _of_name(name: str) -> str:
     if "/" not in name and name not in _STANDARD and not name.startswith(_HUGE_PAGES):
-        return f"no standard resource; one of a device plugin has a domain, such as {DEFAULT.resource}"
+        return f"not a standard resource; an extended resource has a domain, such as {DEFAULT.resource}"
     domain, _, rest = name.rpartition("/")
-    return "no name of a resource" if "/" in domain or ("/" in name and not (domain and rest)) else ""
+    return "not a valid resource name" if "/" in domain or ("/" in name and not (domain and rest)) else ""
 
 
 def _of_amounts(name: str, limits: Quantities, requests: Quantities) -> str:
@@ -73,7 +71,7 @@ def _of_amounts(name: str, limits: Quantities, requests: Quantities) -> str:
     try:
         amounts = [parse_quantity(str(value)) for value in (limit, request) if value is not None]
     except ValueError:
-        return ""  # told by who reads it
+        return ""  # reported where the request is read
     if any(amount < 0 for amount in amounts):
         return "is negative"
     counted = "/" in name and "kubernetes.io/" not in name
@@ -82,9 +80,9 @@ def _of_amounts(name: str, limits: Quantities, requests: Quantities) -> str:
     if len(amounts) == 2 and (
         amounts[0] != amounts[1] if counted or name.startswith(_HUGE_PAGES) else amounts[1] > amounts[0]
     ):
-        return f"its request {request} is {'not its' if counted else 'above its'} limit {limit}"
+        return f"its request {request} {'differs from' if counted else 'exceeds'} its limit {limit}"
     if (counted or name.startswith(_HUGE_PAGES)) and limit is None:
-        return "is requested without a limit, which has to be the same"
+        return "is requested without a limit, which must be the same"
     return ""
 
 
@@ -92,7 +90,7 @@ MAX_PODS: Final = 10_000
 _MAX_NAME: Final = 400
 _OF_PODS: Final = ("kerf.dev/", "genius/")
 _OWN_KINDS: Final = frozenset({"Pod", "Pipeline", "MLFlow"})
-"""Of which Kerf reads keys as they are."""
+"""Kinds whose own annotations and labels Kerf reads."""
 _MAX_KEY: Final = 80
 _MOST_KEYS: Final = 8
 _NATIVE, _PLUGINS = "scheduling.k8s.io/", "scheduling.x-k8s.io/"
@@ -105,20 +103,20 @@ class Workload:
     name: str
     """`Job default/train`"""
     place: str
-    """Where it was written."""
+    """Where it was given, as of `Document.place`."""
     pods: Sequence[Pod]
     notes: Sequence[str] = ()
     copy: int = 0
-    """Its number where several are asked about, from 1: each is a gang of its own."""
+    """Number of the copy, from 1, if several copies are requested: each copy is a separate gang. Else 0."""
 
 
 @dataclass(slots=True)
-class Given:
-    """All that documents hold."""
+class GivenObjects:
+    """The objects of a request."""
 
     workloads: list[Workload] = field(default_factory=list)
     groups: dict[str, Group] = field(default_factory=dict)
-    """PodGroups, by the key that `group_key` gives."""
+    """PodGroups, by the key of `group_key`."""
     nodes: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
     claim_templates: list[dict[str, Any]] = field(default_factory=list)
@@ -127,7 +125,7 @@ class Given:
 
     @property
     def pods(self) -> list[Pod]:
-        """Of all workloads."""
+        """The pods of all workloads."""
         return [pod for workload in self.workloads for pod in workload.pods]
 
 
@@ -135,15 +133,18 @@ class _PriorityClass(msgspec.Struct):
     value: int = 0
 
 
-def _read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> Given:
-    """What documents hold, each workload so many times; `namespace` is of what names none. Raises DocumentError."""
-    given = Given()
+def _read_objects(documents: Sequence[Document], copies: int = 1, namespace: str = "default") -> GivenObjects:
+    """The objects of some documents, with each workload copied `copies` times. Raises DocumentError.
+
+    `namespace` is the default for objects that have none.
+    """
+    given = GivenObjects()
     priorities: dict[str, int] = {}
     making: list[Document] = []
     for document in documents:
-        _settle(document.manifest, namespace)
+        _set_namespace(document.manifest, namespace)
         try:
-            if not _took(given, document, priorities):
+            if not _add_other(given, document, priorities):
                 making.append(document)
         except KindError as error:
             raise document.fault(error.why, error.path) from None
@@ -154,12 +155,12 @@ def _read_objects(documents: Sequence[Document], copies: int = 1, namespace: str
         except KindError as error:
             raise document.fault(error.why, error.path) from None
     if documents and not (num_pods or given.nodes or given.claims or given.claim_templates):
-        raise documents[0].fault("it makes no pods, nor does anything beside it")
+        raise documents[0].fault("neither it nor any other object here creates pods")
     return given
 
 
 def renamed(workloads: Iterable[Workload], taken: Iterable[str]) -> list[list[Pod]]:
-    """The pods of each workload, no two of them under one `namespace/name`, nor under one that is taken."""
+    """The pods of each workload, renamed so that no `namespace/name` occurs twice or is among the taken ones."""
     names = set(taken)
     found: list[list[Pod]] = []
     for workload in workloads:
@@ -176,15 +177,15 @@ def renamed(workloads: Iterable[Workload], taken: Iterable[str]) -> list[list[Po
     return found
 
 
-def _settle(manifest: dict[str, Any], namespace: str) -> None:
-    """Give an object the namespace that it does not name: what has none, such as a Node, is not harmed by it."""
+def _set_namespace(manifest: dict[str, Any], namespace: str) -> None:
+    """Set the default namespace of an object; harmless for cluster-scoped objects such as a Node."""
     metadata = manifest.setdefault("metadata", {})
     if isinstance(metadata, dict):
         metadata.setdefault("namespace", namespace)
 
 
-def _took(given: Given, document: Document, priorities: dict[str, int]) -> bool:
-    """Take what makes no pods; whether it was that. Raises DocumentError, KindError."""
+def _add_other(given: GivenObjects, document: Document, priorities: dict[str, int]) -> bool:
+    """Add an object that makes no pods. Returns False for a workload. Raises DocumentError, KindError."""
     manifest = document.manifest
     kind, version = manifest.get("kind"), str(manifest.get("apiVersion", ""))
     if not isinstance(kind, str) or not kind:
@@ -209,14 +210,14 @@ def _took(given: Given, document: Document, priorities: dict[str, int]) -> bool:
             metadata = read(manifest["metadata"], Metadata, "metadata")
             priorities[metadata.name] = read(manifest, _PriorityClass).value
     else:
-        raise KindError("kind", f"{kind[:80]} is not known here; write {', '.join(MAKES)}, or the pods themselves")
+        raise KindError("kind", f"{kind[:80]} is not supported; use {', '.join(MAKES)}, or the pods themselves")
     return True
 
 
 def _add_workload(
-    given: Given, document: Document, number: int, copies: int, num_before: int, priorities: dict[str, int]
+    given: GivenObjects, document: Document, number: int, copies: int, num_before: int, priorities: dict[str, int]
 ) -> int:
-    """The number of its pods. Raises DocumentError, KindError."""
+    """Add a workload and return the number of its pods. Raises DocumentError, KindError."""
     manifest = document.manifest
     kind = manifest["kind"]
     metadata = read(manifest["metadata"], Metadata, "metadata")
@@ -225,21 +226,21 @@ def _add_workload(
     name, namespace = metadata.name or prefix or f"{kind.lower()}-{number}", metadata.namespace
     for text, path in ((name, "metadata.name"), (namespace, "metadata.namespace")):
         if not is_name(text):
-            raise KindError(path, f"{text[:80]!r} is no name")
+            raise KindError(path, f"{text[:80]!r} is not a valid name")
     made = read_made(manifest, name)
     namespace = made.namespace or namespace
     count = copies * sum(batch.num_pods for batch in made.batches)
     if num_before + count > MAX_PODS:
-        before = f" beside {num_before:,} others" if num_before else ""
+        before = f" with {num_before:,} others" if num_before else ""
         most = max(made.batches, key=lambda batch: batch.num_pods)
-        raise document.fault(f"{count:,} pods{before} are more than {MAX_PODS:,}", most.path)
+        raise document.fault(f"{count:,} pods{before} exceed the limit of {MAX_PODS:,}", most.path)
     read_batches = [(batch, _template(batch, priorities)) for batch in made.batches if batch.num_pods]
-    notes = list(made.notes) if count else [*made.notes, "it makes no pods as it is written"]
+    notes = list(made.notes) if count else [*made.notes, "it creates no pods as written"]
     if stray := _stray_keys(manifest, [pod for _, pod in read_batches]):
-        notes.append(f"{', '.join(stray)}: read in the template of its pods alone, not on the {kind} itself")
+        notes.append(f"{', '.join(stray)}: only read in the pod template, not on the {kind} itself")
     notes += unknown_fields(manifest, made.batches)
     if any(pod.spec.node_name for _, pod in read_batches):
-        notes.append("spec.nodeName is left out: it is placed anew")
+        notes.append("spec.nodeName is ignored: the pod is placed again")
     for copy in range(copies):
         suffix = f"-{copy}" if copies > 1 else ""
         pods = [
@@ -248,14 +249,14 @@ def _add_workload(
             for position in range(batch.num_pods)
         ]
         label = f"{kind} {namespace}/{name}{suffix}"
-        # Pods by themselves are of the gang that they name, however many there are.
-        of = 0 if kind == "Pod" or copies == 1 else copy + 1
-        given.workloads.append(Workload(label, document.place, pods, tuple(notes), of))
+        # Copies of a bare pod stay in the gang that the pod names.
+        copy_number = 0 if kind == "Pod" or copies == 1 else copy + 1
+        given.workloads.append(Workload(label, document.place, pods, tuple(notes), copy_number))
     return count
 
 
 def _stray_keys(manifest: dict[str, Any], templates: Sequence[Pod]) -> list[str]:
-    """Keys of pods that are on what makes them, and on none of these."""
+    """Kerf's pod keys that the object itself has, but none of its pod templates."""
     if manifest["kind"] in _OWN_KINDS:
         return []
     metadata = manifest["metadata"]
@@ -271,7 +272,7 @@ def _is_of_pods(key: object) -> bool:
 
 
 def _template(batch: Batch, priorities: dict[str, int]) -> Pod:
-    """What the pods of a batch have in common. Raises KindError."""
+    """A pod with the metadata and spec shared by a batch. Raises KindError."""
     path = f"{batch.path}.metadata" if batch.path else "metadata"
     metadata = read(batch.template.get("metadata") or {}, Metadata, path)
     spec: PodSpec = spec_of(batch)
@@ -299,16 +300,18 @@ def _named(template: Pod, name: str, namespace: str, stem: str) -> Pod:
 _MAX_TEXTS: Final = 100
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
 Texts = _Text | Annotated[list[_Text], msgspec.Meta(max_length=_MAX_TEXTS)]
-"""YAML or JSON, of one document or several; or several texts."""
+"""YAML or JSON of one or more documents, or a list of such texts."""
 
 
-def read_given(objects: list[dict[str, Any]], manifest: str | list[str], namespace: str, copies: int = 1) -> Given:
-    """What the keys `objects`, `manifest` and `namespace` of a request hold, each object that makes pods so many times.
+def read_given(
+    objects: list[dict[str, Any]], manifest: str | list[str], namespace: str, copies: int = 1
+) -> GivenObjects:
+    """The objects of a request's keys `objects`, `manifest` and `namespace`, with `copies` of each workload.
 
     Raises DocumentError.
     """
     if not is_name(namespace):
-        raise DocumentError(f"namespace: {namespace[:80]!r} is no name")
+        raise DocumentError(f"namespace: {namespace[:80]!r} is not a valid name")
     documents = given_documents(objects, "objects")
     documents += read_documents(manifest) if isinstance(manifest, str) else read_texts(manifest, "manifest")
     return _read_objects(documents, copies, namespace)

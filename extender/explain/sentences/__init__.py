@@ -1,1 +1,1 @@
-"""One sentence for a pod: what keeps it pending and what helps, or why it is there and not on the next best node."""
+"""One sentence for a pod: why it is pending and what would help, or why it is on its node and not the next best."""

@@ -1,4 +1,4 @@
-"""Which node comes nearest to a request that fits nowhere: what is free there, and who has the rest."""
+"""The node nearest to fitting a request that fits nowhere: what is free there, and which pods hold the rest."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -8,58 +8,58 @@ import numpy as np
 
 from extender.core.clusters import Cluster, Mask, Rows
 from extender.core.fit.checks import TABLE, could_fit, nearest_sentence
-from extender.core.fit.device_fits import why_not
+from extender.core.fit.device_fits import explain_no_fit
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Fit, Reason
 from extender.core.fit.relaxations import Checked, Shortfall, lacking, obstacles, shortfalls
-from extender.core.occupancies import ObservedRules, counting_observed
+from extender.core.occupancies import ObservedRules, with_observed_usage
 from extender.core.resources.quantities import format_mib
 from extender.core.resources.requests import GpuRequest, named
 from extender.explain.occupants import Unbooked, unbooked
 from extender.explain.sentences.words import listed
-from extender.ledger.ledger import ClaimState
+from extender.ledger.ledger import AllocationState
 
-_NOBODY = Unbooked(0, 0, 0)
+_NONE_UNBOOKED = Unbooked(0, 0, 0)
 
 
 class Nearest(NamedTuple):
-    """The node that comes nearest to a request, on one snapshot."""
+    """The node nearest to fitting a request, on one snapshot."""
 
     words: str
     """"needs 8 GPUs; h100-1 has 6 free"."""
     fits: bool = False
-    """Whether there is room: then it is the first that has, or the best where somebody has asked the policy."""
+    """Whether the request fits: the node is then the first that fits, or the best if the policy was consulted."""
     node: str = ""
-    """"" where no single node comes nearest."""
+    """"" if no single node is nearest."""
     in_the_way: frozenset[int] = frozenset()
-    """GPUs there that would do if others let go of them."""
+    """GPUs there that would be suitable once released."""
     whole: bool = False
     """Whether whole units are missing."""
     missing: int = 0
-    """What others would have to let go of, in units, milli or MiB."""
+    """What would have to be released, in units, milli or MiB."""
     slices: bool = False
-    """Whether they are time slices."""
-    rest: Unbooked = _NOBODY
+    """Whether the units are time slices."""
+    rest: Unbooked = _NONE_UNBOOKED
     reason: int = Reason.FITS
-    """Code of the check that the nearest fails where nobody is in the way."""
+    """Code of the check that the node fails; BUSY if pods are in the way."""
     free_elsewhere: int = 0
-    """Units that are free on other nodes and would do for the request but for their number."""
+    """Suitable units that are free on other nodes, each of which has too few."""
     number: int = 0
-    """What it fails that with."""
+    """Number that the check failed with."""
     num_fit: int = 1
-    """Nodes with room, where nobody has asked the policy which is the best."""
+    """Nodes that fit, if the policy was not consulted."""
 
     @property
     def where(self) -> str:
-        """Where there is room: only a policy can tell which of several nodes it would be."""
+        """The node that fits, or how many do: only a policy can choose among several."""
         return named(self.node) if self.num_fit == 1 else f"{self.num_fit} nodes"
 
 
 def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows) -> Nearest:
-    """What of R rows comes nearest to a request, as a policy with such rules counts it."""
+    """The nearest of R rows to a request, as a policy with these rules counts."""
     if not len(rows):
         return Nearest("there are no nodes")
-    names, seen = cluster.node_names, counting_observed(cluster, rules)
+    names, seen = cluster.node_names, with_observed_usage(cluster, rules)
     checked = fit(seen, request, rows)
     order = cluster.tie_rank[rows]
     if checked.fits.any():
@@ -67,53 +67,53 @@ def nearest_of(cluster: Cluster, request: GpuRequest, rules: ObservedRules | Non
         found = Nearest("", fits=True, node=node, num_fit=int(checked.fits.sum()))
         return found._replace(words=f"needs {request}; there is room now on {found.where}")
     if request.devices is not None:
-        return Nearest(why_not(cluster, request.devices, rows, checked.reason) or f"needs {request}")
+        return Nearest(explain_no_fit(cluster, request.devices, rows, checked.reason) or f"needs {request}")
     if lacks := shortfalls(seen, request, rows, 1):
         return _short(cluster, seen, request, rules, rows, checked, lacks[0])
     return _lasting(cluster, seen, request, rows, checked)
 
 
 def in_short(cluster: Cluster, request: GpuRequest, rules: ObservedRules | None, rows: Rows, checked: Checked) -> str:
-    """What keeps a request from R rows that it fits on none of, in one sentence: which comes nearest, with what.
+    """One sentence on why a request fits on none of R rows: the nearest node, and what it lacks.
 
-    It takes the check that was made already, and looks at the cluster again only where nobody is in the way.
+    Uses the given check, and checks the cluster again only if no pod is in the way.
     """
     if not len(rows):
-        return "none of its candidates is known to Kerf yet"
+        return "Kerf does not know any of its candidate nodes yet"
     if request.devices is None and (lacks := lacking(cluster, request, rows, checked, 1)):
         (at,) = np.flatnonzero(rows == lacks[0].row)[:1]
         node = named(cluster.node_names[lacks[0].row])
         return nearest_sentence(node, int(checked.reason[at]), request, int(checked.available[at]))
     if request.devices is None and not (checked.reason >= Reason.SET_ASIDE).any():
-        seen = counting_observed(cluster, rules)
+        seen = with_observed_usage(cluster, rules)
         return _lasting(cluster, seen, request, rows, fit(seen, request, rows)).words
     return _latest(cluster, request, rows, checked, np.ones(len(rows), np.bool_)).words
 
 
 def _lasting(cluster: Cluster, seen: Cluster, request: GpuRequest, rows: Rows, checked: Fit) -> Nearest:
-    """The nearest where nobody is in the way: of nodes with such GPUs the one that has most of them, as far as there
-    are any; else the one that fails the latest check."""
-    like_it = np.ones(len(rows), np.bool_)
+    """The nearest node if no pod is in the way: the one with most suitable GPUs, else the one that fails the latest
+    check."""
+    suitable = np.ones(len(rows), np.bool_)
     if not request.mig:
         alike = fit(seen, _of_one(request), rows)
-        like_it = could_fit(alike.reason)
-        if not like_it.any():
-            return _latest(cluster, request, rows, alike, ~like_it)
+        suitable = could_fit(alike.reason)
+        if not suitable.any():
+            return _latest(cluster, request, rows, alike, ~suitable)
     of_kind = [check.reason for check in TABLE.checks if check.of_kind]
     counted = np.isin(checked.reason, of_kind) & (checked.available > 0)
     later = ~np.isin(checked.reason, of_kind) & (checked.reason > min(of_kind))
-    if (few := like_it & counted).any() and not (like_it & later).any():
+    if (few := suitable & counted).any() and not (suitable & later).any():
         few &= checked.available == checked.available[few].max()
         row = _first(rows, cluster.tie_rank[rows], few)
         (at,) = np.flatnonzero(rows == row)[:1]
         reason, node = int(checked.reason[at]), cluster.node_names[row]
         words = nearest_sentence(named(node), reason, request, int(checked.available[at]))
         return Nearest(words, node=node, reason=reason, number=int(checked.available[at]))
-    return _latest(cluster, request, rows, checked, like_it)
+    return _latest(cluster, request, rows, checked, suitable)
 
 
 def _latest(cluster: Cluster, request: GpuRequest, rows: Rows, checked: Checked, among: Mask) -> Nearest:
-    """The node among R rows that fails the latest check, with the most of what that counts."""
+    """The node among R rows that fails the latest check with the highest number."""
     last = among & (checked.reason == checked.reason[among].max())
     number = int(checked.available[last].max())
     reason = int(checked.reason[last][0])
@@ -137,10 +137,10 @@ def _short(
     short: Shortfall,
 ) -> Nearest:
     at = np.flatnonzero(rows == short.row)[:1]
-    here, node = checked.take(at), cluster.node_names[short.row]
-    free, needed = int(here.available[0]), max(request.count, 1)
+    free, needed = int(checked.take(at).available[0]), max(request.count, 1)
+    node = cluster.node_names[short.row]
     texts = obstacles(seen, request, rows[at])[0]
-    slices = int(cluster.units_per_gpu[short.row]) > 1  # any GPU's may be any pod's
+    slices = int(cluster.units_per_gpu[short.row]) > 1  # slices of any GPU may belong to any pod
     in_the_way = frozenset(
         gpu
         for gpu, text in enumerate(texts)
@@ -156,7 +156,7 @@ def _short(
         case "MiB":
             words = f"has {format_mib(free)} of {format_mib(free + short.missing)} free on one GPU"
         case _:
-            words = f"would have to have {short.text}"
+            words = f"would need {short.text}"
     return Nearest(
         f"needs {request}; {named(node)} {words}",
         node=node,
@@ -166,17 +166,17 @@ def _short(
         missing=short.missing,
         reason=Reason.BUSY,
         rest=unbooked(cluster, short.row, rules),
-        free_elsewhere=_would_do(seen, request, rows[rows != short.row]),
+        free_elsewhere=_suitable_units(seen, request, rows[rows != short.row]),
     )
 
 
 def _of_one(request: GpuRequest) -> GpuRequest:
-    """The same for one unit."""
+    """The same request for one unit."""
     return replace(request, count=1, memory_total_mib=min(request.memory_total_mib, 1))
 
 
-def _would_do(seen: Cluster, request: GpuRequest, rows: Rows) -> int:
-    """Units on R rows that are free and like those asked for, however few there are on each."""
+def _suitable_units(seen: Cluster, request: GpuRequest, rows: Rows) -> int:
+    """Free units on R rows that suit a request, whatever their number per node."""
     checked = fit(seen, _of_one(request), rows)
     return int(checked.available[checked.fits].sum())
 
@@ -187,30 +187,30 @@ def _first(rows: Rows, order: Any, where: Any) -> int:
 
 
 def holding(nearest: Nearest, held: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of those who hold something of its node, in the form of `occupants`, who are in the way: on GPUs that would do,
-    or on some of unknown index."""
+    """The holders on its node (see `occupants.holders`) that are in the way: on suitable GPUs or GPUs of unknown
+    index."""
     return [one for one in held if not one["gpus"] or nearest.in_the_way & set(one["gpus"])]
 
 
-def who(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
-    """Who has the rest of a node, in words: "a/b and a/c hold 2, 1 is in use by unknown processes"; "" for nobody."""
+def describe_holders(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
+    """Holders of the rest of a node: "a/b and a/c hold 2, 1 is in use by unknown processes"; "" if there are none."""
     parts = []
     for bound in (True, False):
-        some = [one for one in holders if (one["state"] == ClaimState.BOUND.name) is bound]
+        some = [one for one in holders if (one["state"] == AllocationState.BOUND.name) is bound]
         if not some:
             continue
         names = list(dict.fromkeys(one["pod"] or "a pod that is being placed" for one in some))
-        what = _what(nearest, some)
-        held = f"{listed(names)} hold{'s' if len(names) == 1 else ''} {what}"
-        parts.append(held if bound else f"{what} {'is' if what == '1' else 'are'} reserved for {listed(names)}")
+        amount = _amount(nearest, some)
+        held = f"{listed(names)} hold{'s' if len(names) == 1 else ''} {amount}"
+        parts.append(held if bound else f"{amount} {'is' if amount == '1' else 'are'} reserved for {listed(names)}")
     rest = nearest.rest
     kinds = ((rest.used, "in use by unknown processes"), (rest.faulty, "faulty"), (rest.unhealthy, "unhealthy"))
     parts += [f"{count} {'is' if count == 1 else 'are'} {what}" for count, what in kinds if count]
     return ", ".join(parts)
 
 
-def _what(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
-    """How much some hold of what would do."""
+def _amount(nearest: Nearest, holders: list[Mapping[str, Any]]) -> str:
+    """How much some holders have of the suitable units, in words."""
     if any(one["shared"] for one in holders):
         return "parts of its GPUs"
     if not nearest.whole:

@@ -1,6 +1,6 @@
-"""What can be seen of two candidates: what is free there, and what of that the pod would leave.
+"""Compares two candidate nodes by what users can check: what is free there, and what the pod would leave free.
 
-The learned rank weighs it all in one score that has no unit; this is what people can check.
+The learned rank's score has no unit, so its parts are not shown.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from extender.core.clusters import CORE_MILLI, GIB_MIB, WHOLE_MILLI, Cluster, Ro
 from extender.core.decisions import choice
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Fit
-from extender.core.occupancies import counting_observed
+from extender.core.occupancies import with_observed_usage
 from extender.core.policies.breakdowns import counted, noun, percent
 from extender.core.policies.policy import Policy
 from extender.core.resources.quantities import format_mib
@@ -24,33 +24,34 @@ class Look:
     """One candidate, as its policy counts it."""
 
     node: str
-    """As it may stand in a sentence."""
+    """Its name, shortened for a sentence."""
     models: str
-    """Of its GPUs, "" where none is known."""
+    """Models of its GPUs, "" if unknown."""
     thing: str
-    """What the pod gets: "GPU", "time slice"."""
+    """Unit that the pod gets: "GPU", "time slice"."""
     free: int
-    """Whole ones that are free."""
+    """Whole units that are free."""
     keeps: int
-    """Whole ones that would be free beside the pod."""
+    """Whole units that would stay free with the pod there."""
     installed: int
+    """All units."""
     share: str
-    """What the pod would have a part of, in words; "" where it gets whole ones."""
+    """Which part of a GPU the pod would get, as a phrase; "" if it gets whole units."""
     beside: str
-    """CPU and main memory that would be free beside the pod."""
+    """CPU and main memory that would stay free with the pod there."""
 
     @property
     def empty(self) -> bool:
-        """Whether nobody has any of its GPUs."""
+        """Whether all its GPUs are free."""
         return 0 < self.installed == self.free
 
     @property
     def gpus(self) -> tuple[object, ...]:
-        """What its sentence says, but for its name."""
+        """Everything that its sentence says except its name."""
         return self.free, self.keeps, self.installed, self.share, self.thing, self.models
 
     def words(self, *, model: bool, first: bool = True) -> str:
-        """ "a has 4 GPUs free and would keep 2"; its models where they are told."""
+        """ "a has 4 GPUs free and would keep 2"; with its models if `model`, without the unit if not `first`."""
         node = self.named(model=model)
         if self.share:
             return f"{node} {self.share}"
@@ -60,13 +61,13 @@ class Look:
         return f"{node} has {free} free and would keep {self.keeps or 'none'}"
 
     def named(self, *, model: bool) -> str:
-        """Its name, with the models of its GPUs where they are told."""
+        """Its name, with the models of its GPUs if `model`."""
         return f"{self.node} ({self.models or 'unknown model'})" if model else self.node
 
 
 def looks(cluster: Cluster, policy: Policy, request: GpuRequest, rows: tuple[int, int]) -> tuple[Look, Look]:
-    """Two rows that fit, without anybody's ResourceClaims. A thread may ask."""
-    seen, at = counting_observed(cluster, policy.rules), np.array(rows)
+    """Two rows that fit, for a request without ResourceClaims. Thread-safe."""
+    seen, at = with_observed_usage(cluster, policy.rules), np.array(rows)
     checked = fit(seen, request, at)
     return _look(seen, policy, request, at, checked, 0), _look(seen, policy, request, at, checked, 1)
 
@@ -74,12 +75,12 @@ def looks(cluster: Cluster, policy: Policy, request: GpuRequest, rows: tuple[int
 def compared(one: Look, other: Look) -> str:
     """The winner and the runner-up in one sentence, without its full stop."""
     model = one.models != other.models
-    here = one.words(model=model)
+    winner = one.words(model=model)
     if one.gpus != other.gpus:
         if other.empty and not (one.empty or one.share or other.share):
-            return f"{here}; {other.named(model=model)} is empty and stays whole"
-        return f"{here}; {other.words(model=model, first=one.empty or bool(one.share))}"
-    alike = f"{here}; {other.node} looks the same"
+            return f"{winner}; {other.named(model=model)} is empty and stays whole"
+        return f"{winner}; {other.words(model=model, first=one.empty or bool(one.share))}"
+    alike = f"{winner}; {other.node} looks the same"
     if one.beside == other.beside:
         return alike
     return f"{alike} by its GPUs, but {one.node} would keep {one.beside} free beside them, {other.node} {other.beside}"
@@ -107,15 +108,15 @@ def _look(seen: Cluster, policy: Policy, request: GpuRequest, rows: Rows, checke
 
 
 def _shared(seen: Cluster, policy: Policy, request: GpuRequest, row: int, checked: Fit, at: int) -> tuple[int, str]:
-    """Whole GPUs that would be free beside a pod that gets parts of some, and what it would get, in words."""
+    """Whole GPUs that would stay free with a pod that shares GPUs, and which part it would get, as a phrase."""
     gpus = choice(seen, row, request, policy, checked.room[at], shares=True) or ()
     broken = sum(bool(checked.idle[at, gpu]) for gpu in gpus)
     keeps = int(checked.free_units[at]) - broken
     if len(gpus) != 1:
-        of_idle = f", {broken} of them idle till then" if broken else ""
+        of_idle = f", {broken} of them idle until then" if broken else ""
         return keeps, f"would give parts of {counted(len(gpus), 'GPU')}{of_idle}"
     if broken:
-        return keeps, f"would have an idle GPU shared and keep {keeps or 'none'} idle"
+        return keeps, f"would share an idle GPU and keep {keeps or 'none'} idle"
     milli, mib_each = booked_each(seen, row, request, gpus)
     (gpu,) = gpus
     if request.milli:

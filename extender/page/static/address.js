@@ -1,6 +1,6 @@
-// Addresses that can be shared: #pod/NAMESPACE/NAME of the drawer, #workloads?namespace=a of a panel and what it shows.
+// Addresses that can be shared: #pod/NAMESPACE/NAME for the drawer, #workloads?namespace=a for a panel with a query.
 
-/** What an address names: {drawer, name}, or {panel, query}; nothing of it where it names neither. */
+/** What an address names: {drawer, name}, {panel, query}, or {}. */
 export function named(hash) {
   const [, drawer, name] = /^#(pod|node|room)\/(.+)$/.exec(hash) ?? [];
   if (drawer) return { drawer, name: decoded(name) };
@@ -16,12 +16,12 @@ function decoded(text) {
   }
 }
 
-/** The address of a panel that shows something; what is empty is left out. */
+/** The address of a panel with a query; empty values are left out. */
 export function panelAddress(panel, query = {}) {
   const stated = Object.entries(query).filter(([, value]) => value);
   const text = new URLSearchParams(stated).toString().replaceAll('%2F', '/');
   return `#${panel}${text && `?${text}`}`;
 }
 
-/** Have the address say what is shown, without going there; "" for nothing. */
+/** Replace the address without navigating; "" clears it. */
 export const say = (hash) => history.replaceState(null, '', hash || location.pathname + location.search);

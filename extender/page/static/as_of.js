@@ -1,10 +1,10 @@
-// Whether the page shows how things are or how they were: what is no more than that is dimmed, and the page says of when.
+// Dims the page while its data is stale, and says how old the data is.
 
 import { age, clock } from './dom.js';
 
 const COUNT_MS = 1000;
 
-/** Keep it current; `counted` is called when a second has gone by of which nothing was heard. */
+/** Keep it current; `counted` is called every second while the data is stale. */
 export function showAsOf(store, counted) {
   const show = () => tell(store);
   store.addEventListener('status', show);
@@ -17,7 +17,7 @@ export function showAsOf(store, counted) {
 
 function tell({ heard, lost, sections: { status } }) {
   const blind = Boolean(status?.notReady); // Kerf itself can't see the cluster
-  const unknown = blind && status.staleSeconds == null; // and never could
+  const unknown = blind && status.staleSeconds == null; // and never has
   const past = heard > 0 && (lost || blind);
   document.body.classList.toggle('dim', past && !unknown);
   document.body.classList.toggle('unknown', unknown);

@@ -1,4 +1,4 @@
-// Elements and words. Text from the cluster only ever becomes text nodes.
+// Elements and formatting. Text from the cluster always becomes text nodes.
 
 /** An element with attributes (functions become listeners) and children; strings are text, null is left out. */
 export function el(tag, attributes = {}, ...children) {
@@ -26,7 +26,7 @@ export const memory = (mib) => (mib >= 1024 ? `${+(mib / 1024).toFixed(1)} GiB` 
 
 export const clock = (unixSeconds) => new Date(1000 * unixSeconds).toLocaleTimeString([], { hour12: false });
 
-/** "Nov 26, 21:11", with the year where it is another. */
+/** "Nov 26, 21:11", with the year if it is not the current one. */
 export function stamp(unixSeconds) {
   const at = new Date(1000 * unixSeconds);
   const year = at.getFullYear() === new Date().getFullYear() ? undefined : 'numeric';
@@ -40,7 +40,7 @@ export function age(seconds) {
   return seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-/** A table; each row is a list of cells, the first of them its heading. Narrow windows set a row's cells below each other. */
+/** A table; each row is a list of cells, the first of them its heading. Narrow windows stack a row's cells. */
 export function table(caption, headings, rows) {
   const cell = (content, index) =>
     el(index ? 'td' : 'th', { 'data-heading': headings[index], scope: index ? null : 'row' }, content instanceof Node ? content : String(content ?? '-'));
@@ -57,7 +57,7 @@ export function table(caption, headings, rows) {
   );
 }
 
-/** Replace what an element holds where it would differ; the focus stays on what has the same address or key. */
+/** Replace an element's children if they differ; focus stays on the child with the same address or key. */
 export function fill(parent, ...children) {
   const wanted = el('div', {}, ...children).childNodes;
   const before = parent.childNodes;
@@ -74,7 +74,7 @@ const keyOf = (node) => node.getAttribute('href') ?? node.dataset.key ?? node.ge
 /** A link that opens the drawer for a pod or a node. */
 export const link = (kind, name) => el('a', { href: `#${kind}/${encodeURI(name)}` }, name);
 
-/** An answer that says no, in a sentence; `status` is HTTP's. */
+/** An error response, as a sentence; `status` is the HTTP status. */
 export class Refusal extends Error {
   constructor(told, status) {
     super(told.detail || told.Error || `Kerf answers with status ${status}`);
@@ -82,7 +82,7 @@ export class Refusal extends Error {
   }
 }
 
-/** JSON of an address. Throws an Error with a sentence: a Refusal if that is the answer. */
+/** Fetch JSON. Throws an Error with a sentence: a Refusal for an error response. */
 export async function ask(path, options) {
   let response;
   try {
@@ -92,6 +92,6 @@ export async function ask(path, options) {
   }
   const told = await response.json().catch(() => null);
   if (!response.ok) throw new Refusal(told ?? {}, response.status);
-  if (told === null) throw new Error('Kerf does not answer'); // it went in the middle of an answer
+  if (told === null) throw new Error('Kerf does not answer'); // it stopped within the response
   return told;
 }

@@ -1,4 +1,4 @@
-// The drawer at the side, for one pod or one node; which one stands in the address, so that it can be linked to.
+// The side drawer for a pod or node, which the address names, so that it can be linked to.
 
 import { named, say } from './address.js';
 import { byId, el } from './dom.js';
@@ -6,7 +6,7 @@ import { byId, el } from './dom.js';
 export class Drawer {
   #number = 0;
   #load = null;
-  #before = ''; // the address that closing it returns to
+  #before = ''; // the address to restore on closing
 
   constructor() {
     this.root = byId('drawer');
@@ -18,8 +18,7 @@ export class Drawer {
     this.root.addEventListener('close', () => named(location.hash).drawer && say(this.#before));
   }
 
-  /** Open on a title; `load` promises what to show, and is called again on Refresh. `before` is the address that it
-   * was opened from. */
+  /** Open with a title; `load` promises the content, and is called again on Refresh. `before` is the address to restore. */
   show(title, load, before) {
     this.title.textContent = title;
     this.#load = load;
@@ -30,7 +29,7 @@ export class Drawer {
     this.#fill();
   }
 
-  /** Close it, if it is open: the address names something else by now. */
+  /** Close it, if it is open: the address names something else now. */
   hide() {
     if (this.root.open) this.root.close();
   }
@@ -41,7 +40,7 @@ export class Drawer {
     try {
       told = await this.#load();
     } catch (error) {
-      told = [el('p', { class: error.status === 404 ? 'hint' : 'fault' }, error.message)]; // nothing known is no fault
+      told = [el('p', { class: error.status === 404 ? 'hint' : 'fault' }, error.message)]; // an unknown name is no fault
     }
     if (number === this.#number) this.body.replaceChildren(...told.filter(Boolean));
   }

@@ -1,4 +1,4 @@
-// Why a pod is there, or pending; and who holds the GPUs of a node.
+// Why a pod is on its node, or pending; and which pods hold a node's GPUs.
 
 import { age, ask, clock, el, figure, link, memory, plural, table } from './dom.js';
 import { details, remedies, scores } from './sentences.js';
@@ -26,7 +26,7 @@ export async function explainPod(key) {
     el('p', { class: 'sentence' }, told.sentence),
     remedies(told),
     told.ahead > 0 && el('p', {}, `${plural(told.ahead, 'pod')} in Kerf's queue before it, by priority, then age`),
-    el('p', { class: 'hint' }, `asks for ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}; ${nowWords(told)}`),
+    el('p', { class: 'hint' }, `requests ${told.request}; policy ${told.policy}; decided ${clock(Date.parse(told.decidedAt) / 1000)}; ${nowWords(told)}`),
     told.crosses && el('p', {}, `its GPUs are on more than one ${told.crosses === 'numa' ? 'NUMA node' : 'link group'}`),
     told.interference && el('p', {}, sharingWords(told.interference)),
     details('Details', [
@@ -42,7 +42,7 @@ export async function explainPod(key) {
   ];
 }
 
-/** A pod that has its GPUs, and of which no decision is kept. */
+/** A pod that holds GPUs, without a recorded decision. */
 function running({ node, gpus, sentence, workload }) {
   const { state, model, load, since, namespace, owner } = workload;
   const has = [`${figure(workload.gpus, 3)} × ${model ?? 'GPU of unknown model'}`];
@@ -55,7 +55,7 @@ function running({ node, gpus, sentence, workload }) {
   ];
 }
 
-/** What moved the learned rank's value of the winner, or why best fit ranked instead. */
+/** What the learned rank's value of the chosen node consists of, or why best fit ranked instead. */
 function ranking({ served, reason, gainGPUs, headroom, features }) {
   if (served !== 'model') return el('p', {}, `ranked by ${served}: ${reason}`);
   const short = (value) => +value.toFixed(2) || 0;
@@ -64,8 +64,8 @@ function ranking({ served, reason, gainGPUs, headroom, features }) {
     'section',
     {},
     el('h3', {}, 'How the learned rank scores it'),
-    el('p', {}, `learned score of the node with the pod, less that without: ${short(gainGPUs)} (no unit: it only ranks nodes)${headroom == null ? '' : `; headroom ${Math.round(100 * headroom)} %`}`),
-    table('Features of the node, and what each moved', ['Feature', 'Before', 'After', 'Adds'], rows),
+    el('p', {}, `learned score of the node with the pod, minus that without it: ${short(gainGPUs)} (no unit: it only ranks nodes)${headroom == null ? '' : `; headroom ${Math.round(100 * headroom)} %`}`),
+    table('Features of the node, and what each adds', ['Feature', 'Before', 'After', 'Adds'], rows),
   );
 }
 
@@ -86,7 +86,7 @@ export async function explainNode(name) {
   return [
     el('p', {}, `${told.models.join(', ') || 'no GPUs'}; ${told.gpusBooked} of ${plural(told.gpus, 'GPU')} booked, ${told.gpusReserved ? `${told.gpusReserved} reserved, ` : ''}${plural(told.unitsFree, told.units === told.gpus ? 'GPU' : 'time slice')} free`),
     told.gpusStranded > 0 && el('p', {}, `${figure(told.gpusStranded, 1)} of them stranded: expected pods can't use them`),
-    told.devices?.owned > 0 && el('p', {}, `devices that Kerf can give to ResourceClaims: ${told.devices.free}`),
+    told.devices?.owned > 0 && el('p', {}, `devices that Kerf can allocate to ResourceClaims: ${told.devices.free}`),
     ...(told.devices?.pools ?? []).filter((pool) => pool.fault).map((pool) => el('p', { class: 'fault' }, `pool ${pool.pool} of ${pool.driver}: ${pool.fault}`)),
     rows.length > 0 && table(`GPUs of ${name}`, ['GPU', 'Model', 'Booked', 'Used', 'Held by', ...(claimed ? ['Devices'] : [])], rows),
     others(told.deviceUses),
@@ -94,13 +94,13 @@ export async function explainNode(name) {
   ];
 }
 
-/** Devices of no GPU. */
+/** Devices that belong to no GPU. */
 function others(uses) {
   const found = uses.filter((use) => use.gpu == null);
   return found.length > 0 && el('ul', {}, found.map((use) => el('li', {}, wordsOfUse(use))));
 }
 
-/** Who has which devices of a GPU, and what is free of it, line by line. */
+/** Allocated and free devices of a GPU, one line each. */
 export function wordsOfDevices({ uses = [], freeDevices }) {
   return [...uses.map(wordsOfUse), ...(freeDevices ? [`free: ${freeDevices}`] : [])];
 }
@@ -108,7 +108,7 @@ export function wordsOfDevices({ uses = [], freeDevices }) {
 function wordsOfUse({ device, kind, claim, pods: users, state, admin }) {
   const what = kind && kind !== 'GPU' ? `${device} (${kind})` : device;
   const of = users.length ? ` of ${users.join(', ')}` : '';
-  return `${what}: ${admin ? 'looked at by ' : ''}claim ${claim}${of}${state === 'allocated' ? '' : `, ${state}`}`;
+  return `${what}: ${admin ? 'admin access by ' : ''}claim ${claim}${of}${state === 'allocated' ? '' : `, ${state}`}`;
 }
 
 function pods(holders) {
@@ -144,7 +144,7 @@ function nowWords({ now, verdict }) {
 }
 
 const sharingWords = ({ slowdown, saving }) =>
-  `sharing its GPU is expected to slow it down ${slowdown.toFixed(2)} times, and to save ${saving.toFixed(2)} GPUs`;
+  `sharing its GPU is expected to slow it down by a factor of ${slowdown.toFixed(2)}, and to save ${saving.toFixed(2)} GPUs`;
 
 function suggestions(told) {
   const found = told.wouldFit ?? [];
@@ -190,11 +190,11 @@ function candidates(told) {
     {},
     el('h3', {}, 'Candidates'),
     table('Candidates, best first', ['Node', 'Rank', 'Score', 'Free, or reason', 'GPUs'], rows),
-    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more: kerf explain ${told.pod} -o json has all`),
+    hidden > 0 && el('p', { class: 'hint' }, `and ${hidden} more: kerf explain ${told.pod} -o json lists all`),
   );
 }
 
-/** Alike GPUs together: "3 × in use, 5 × ok". */
+/** Equal GPUs grouped: "3 × in use, 5 × ok". */
 function obstacleWords(gpus) {
   const alike = new Map();
   for (const gpu of gpus) alike.set(gpu.obstacle ?? 'ok', (alike.get(gpu.obstacle ?? 'ok') ?? 0) + 1);

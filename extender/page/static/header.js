@@ -15,7 +15,7 @@ function showStatus({ lost, heard, sections: { status } }) {
   const fault = status?.fault;
   const told = lost ? 'no connection to Kerf' : !status ? 'connecting' : fault || status.degraded[0] || 'ready';
   const kind = lost ? 'bad' : !status ? 'waiting' : fault ? 'bad' : status.degraded.length ? 'poor' : 'good';
-  if (health.textContent !== told) health.textContent = told; // a status that is the same is not said again
+  if (health.textContent !== told) health.textContent = told; // screen readers would repeat an unchanged status
   health.className = `health ${kind}`;
   if (!status) return;
   const { state, ageSeconds } = status.telemetry;
@@ -35,21 +35,21 @@ function showStatus({ lost, heard, sections: { status } }) {
   fill(byId('facts'), ...items);
 }
 
-/** Which learned rank is loaded, and why it is not used where it is not. */
+/** Which learned rank is loaded, and why it is not used, if so. */
 function rankWords({ mode, sha256, reason }) {
   if (!sha256) return ['none', reason ?? 'none is loaded'];
-  return [`${sha256.slice(0, 8)}, ${reason ? 'not used' : mode}`, reason ?? `loaded to ${mode}`];
+  return [`${sha256.slice(0, 8)}, ${reason ? 'not used' : mode}`, reason ?? `loaded, mode ${mode}`];
 }
 
-/** Free GPUs that pods which are expected can't use: the same figure as in GPU-hours; told by who leads. */
+/** Free GPUs that expected pods can't use, as in GPU-hours; only the leader reports them. */
 function strandedTile(tile, { gpusStranded, strandedPart }) {
-  if (gpusStranded == null) return tile('Stranded', 'unknown', 'told by the leader, where GPU-hours are counted');
-  return tile('Stranded', figure(gpusStranded, 1), `${(100 * strandedPart).toFixed(1)} % of all GPUs: free, and of no use to expected pods`);
+  if (gpusStranded == null) return tile('Stranded', 'unknown', 'reported by the leader only, if GPU-hours are counted');
+  return tile('Stranded', figure(gpusStranded, 1), `${(100 * strandedPart).toFixed(1)} % of all GPUs: free, but unusable for expected pods`);
 }
 
 function asideWords(totals) {
   const said = [];
-  if (totals.nodesSetAside) said.push(`, ${figure(totals.nodesSetAside)} set aside`);
+  if (totals.nodesSetAside) said.push(`, ${figure(totals.nodesSetAside)} quarantined`);
   if (totals.nodesFailing) said.push(`, pods fail on ${figure(totals.nodesFailing)}`);
   return said.join('');
 }

@@ -1,4 +1,4 @@
-// Everything put together: the header, a card for each panel, and the drawer that the address opens.
+// The whole page: the header, a card for each panel, and the drawer that the address opens.
 
 import { named } from './address.js';
 import { byId, el } from './dom.js';
@@ -12,7 +12,7 @@ import { Store } from './store.js';
 
 const store = new Store();
 const drawer = new Drawer();
-const views = new Map(); // by a panel's id: what shows the query of an address there, if anything does
+const views = new Map(); // by panel id: the function that shows an address's query, if any
 
 for (const { id, title, column, build } of PANELS) {
   const head = el('div', { class: 'head' }, el('h2', { id: `${id}-title` }, title));
@@ -24,7 +24,7 @@ for (const { id, title, column, build } of PANELS) {
 const SETTLE_MS = 5000;
 const SHOWN = { pod: explainPod, node: explainNode, room: makeRoom };
 
-/** Open what the address names: the drawer, or a panel with what it is to show. */
+/** Open what the address names: the drawer, or a panel with a query. */
 function follow(before) {
   const { drawer: kind, name, panel, query } = named(location.hash);
   if (kind) {
@@ -38,7 +38,7 @@ function follow(before) {
   byId(panel).scrollIntoView();
 }
 
-/** Go on going where the address leads while the panels get their first heights, unless somebody moves. */
+/** Keep scrolling to the addressed panel while panels get their first heights, until the user acts. */
 function settle() {
   const { panel } = named(location.hash);
   if (!views.has(panel)) return;

@@ -1,4 +1,4 @@
-// The cluster map: one canvas for each kind of GPU, walked by pointer or keyboard.
+// The cluster map: one canvas for each kind of GPU, navigated by pointer or keyboard.
 
 import { ask, el, figure, memory, plural } from './dom.js';
 import { wordsOfDevices } from './explain.js';
@@ -7,7 +7,7 @@ import { at, colours, cornerOf, drawTile, layout } from './tiles.js';
 
 const byName = new Intl.Collator('en', { numeric: true });
 
-/** Nodes with GPUs by kind of GPU, both in the order of their names; those alone whose name or model has the text. */
+/** GPU nodes by kind of GPU, both sorted; only those whose name or model contains the text. */
 export function grouped(nodes, text) {
   const groups = new Map();
   for (const node of nodes) {
@@ -29,7 +29,7 @@ export class ClusterMap {
   #hovered = [null, -1]; // node and GPU
   #asked = { name: '', at: 0, told: null }; // the node under the pointer
 
-  /** `root` takes the canvases, `told` the words for what is chosen; `open` is called with a node's name. */
+  /** `root` holds the canvases, `told` the selected node in words; `open` is called with a node's name. */
   constructor(store, root, told, open) {
     this.store = store;
     this.root = root;
@@ -50,16 +50,16 @@ export class ClusterMap {
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.build());
   }
 
-  /** Only nodes whose name or model has this text. */
+  /** Show only nodes whose name or model contains the text. */
   filter(text) {
     this.text = text.trim().toLowerCase();
     this.build();
   }
 
-  /** Lay all out and draw it. */
+  /** Lay out and draw all nodes. */
   build() {
     this.#width = this.root.clientWidth;
-    if (!this.#width) return; // not shown now
+    if (!this.#width) return; // hidden
     this.#colour = colours();
     this.#groups = layout(grouped(this.store.nodes.values(), this.text), this.#width, Math.max(420, innerHeight * 0.72));
     this.#placeOf.clear();
@@ -150,7 +150,7 @@ export class ClusterMap {
     event.preventDefault();
   }
 
-  /** The row that an arrow leads to from a tile. */
+  /** The row that an arrow key leads to from a tile. */
   #after(number, index, move) {
     const group = this.#groups[number];
     const last = this.#groups.length - 1;
@@ -193,7 +193,7 @@ export class ClusterMap {
     this.tip.replaceChildren(...lines);
   }
 
-  /** Who has which devices of a GPU, as far as that is known; asked for where the pointer is, and told when it comes. */
+  /** Devices of a GPU in words, as far as known; loaded for the node under the pointer, then shown. */
   #devices(name, gpu) {
     const known = this.#asked;
     if (known.name !== name || Date.now() - known.at > 3000) {
@@ -219,7 +219,7 @@ export class ClusterMap {
 function wordsOfCell(node, number) {
   const [booked, used, marks] = node.cells[number];
   if (marks & MARK.mig) return `MIG device ${node.profiles[number - node.gpus.length]}: ${booked ? 'booked' : 'free'}`;
-  const odd = ['error', 'free beside others in use', 'stale metrics', 'memory in use without a booking', 'held on some GPU of the node', 'reserved'];
+  const odd = ['error', 'free on a node in use', 'stale metrics', 'memory in use without a booking', 'held on an unknown GPU of the node', 'reserved'];
   const said = odd.filter((_, bit) => marks & (1 << bit));
   return [`GPU ${number}: ${booked} % booked`, ...(used < 0 ? [] : [`${used} % used`]), ...said].join(', ');
 }

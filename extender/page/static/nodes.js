@@ -1,4 +1,4 @@
-// The nodes as a table: what the map shows, for those who read or listen, fifty at a time.
+// The nodes as a table with the map's data, fifty per page.
 
 import { el, fill, link, memory, plural } from './dom.js';
 
@@ -10,7 +10,7 @@ const COLUMNS = [
   { name: 'GPUs', of: (node) => node.gpus.length },
   { name: 'Booked', of: (node) => node.booked, shown: (node) => String(+node.booked.toFixed(2)) },
   { name: 'Load', of: (node) => node.load ?? -1, shown: (node) => (node.load == null ? '-' : `${Math.round(node.load)} %`) },
-  { name: 'Free beside others', of: (node) => node.fragments },
+  { name: 'Free on used nodes', of: (node) => node.fragments },
   { name: 'Notes', of: (node) => notes(node), shown: (node) => notes(node) || '-' },
 ];
 
@@ -26,14 +26,14 @@ export class NodeTable {
     for (const kind of ['shape', 'nodes']) store.addEventListener(kind, () => this.build());
   }
 
-  /** Only nodes whose name or model has this text. */
+  /** Show only nodes whose name or model contains the text. */
   filter(text) {
     this.#text = text.trim().toLowerCase();
     this.#page = 0;
     this.build();
   }
 
-  /** Make the page anew, where it is shown. */
+  /** Rebuild the table, if it is shown. */
   build() {
     if (this.root.hidden) return;
     const found = [...this.store.nodes.values()].filter((node) => `${node.node} ${node.model}`.toLowerCase().includes(this.#text));
@@ -51,7 +51,7 @@ export class NodeTable {
         el(
           'table',
           {},
-          el('caption', { class: 'unseen' }, 'Nodes, and what is booked and used of their GPUs'),
+          el('caption', { class: 'unseen' }, 'Nodes, with bookings and load of their GPUs'),
           el('thead', {}, el('tr', {}, COLUMNS.map((column, index) => this.#heading(column, index)))),
           el('tbody', {}, shown.map(row)),
         ),
@@ -96,8 +96,8 @@ function notes(node) {
   if (node.errors) said.push(`${plural(node.errors, 'GPU')} with an error`);
   if (node.unmanaged) said.push(`${node.unmanaged} used without a booking`);
   if (node.samples === 'STALE') said.push('stale metrics');
-  if (node.setAside) said.push('set aside');
-  if (node.slices) said.push(`${node.slices} time slices a GPU`);
+  if (node.setAside) said.push('quarantined');
+  if (node.slices) said.push(`${node.slices} time slices per GPU`);
   if (node.migWords) said.push(node.migWords);
   if (node.reserved) said.push(`${plural(node.reserved, 'GPU')} reserved`);
   if (node.free) said.push(`devices free: ${node.free}`);

@@ -1,4 +1,4 @@
-// One field for everything that has a name: pods, owners, namespaces, gangs, nodes and GPU models, each result a link.
+// Search for pods, owners, namespaces, gangs, nodes and GPU models; each result is a link.
 
 import { panelAddress } from './address.js';
 import { ask, byId, el, fill } from './dom.js';
@@ -7,7 +7,7 @@ const WAIT_MS = 200;
 const MOST = 6;
 const MAX_CHARS = 200;
 
-/** Have the header search; `/` goes there. */
+/** Add the search field to the header; the key `/` focuses it. */
 export function addSearch(store) {
   const field = el('input', {
     id: 'search-field', type: 'search', maxlength: MAX_CHARS, placeholder: 'Search', autocomplete: 'off', spellcheck: 'false',
@@ -30,7 +30,7 @@ export function addSearch(store) {
     if (!text) return hide();
     const mine = ++number;
     let kinds = [];
-    let none = 'Nothing has this in its name.';
+    let none = 'No name contains this text.';
     try {
       const { found, totals } = await ask(`workloads?${new URLSearchParams({ q: text, limit: 1 })}`);
       kinds = [...ofPods(found), ...ofNodes(store.nodes.values(), text), ...all(text, totals.pods)];
@@ -56,7 +56,7 @@ export function addSearch(store) {
     if (event.key === 'Escape') {
       hide();
       field.focus();
-      hide(); // the focus has it look again
+      hide(); // focusing has started a search
     } else if (event.key === 'Enter' && event.target === field) {
       clearTimeout(waiting);
       location.hash = target(field.value.trim(), links());
@@ -78,7 +78,7 @@ export function addSearch(store) {
   });
 }
 
-/** Where Enter goes: to what is called exactly so, else to all pods that have the text. */
+/** Where Enter leads: to an exact match, else to all pods that contain the text. */
 function target(text, links) {
   const exact = links.find((one) => one.textContent === text || one.textContent.endsWith(`/${text}`));
   return exact?.getAttribute('href') ?? panelAddress('workloads', { by: 'pod', q: text });
@@ -101,7 +101,7 @@ function ofPods({ pods, owners, namespaces, gangs }) {
   ];
 }
 
-/** Nodes and GPU models, which the page knows. */
+/** Nodes and GPU models, from the page's own data. */
 function ofNodes(nodes, text) {
   const lower = text.toLowerCase();
   const having = (names) =>

@@ -1,20 +1,20 @@
-// What helps a pod that waits, and what scores are made of.
+// Remedies for pending pods, and the parts of scores.
 
 import { el, table } from './dom.js';
 import { roomLink } from './room.js';
 
 const MAX_COMPARED = 3;
 
-/** Something that is read by whom it interests, folded. */
+/** Collapsed details. */
 export const details = (title, children) => el('details', { class: 'folded' }, el('summary', {}, title), children);
 
-/** What helps a pod, with commands to copy. */
+/** A pod's remedies, with commands to copy. */
 export function remedies({ pod, remedies: found }) {
   if (!found.length) return null;
   return el('section', {}, el('h3', {}, 'What helps'), el('ul', { class: 'fits' }, found.map((one) => el('li', {}, remedy(one, pod)))));
 }
 
-/** One of them; where pods would be moved, a link that works the moves out. */
+/** One remedy; for moving pods, with a link that plans the moves. */
 export function remedy({ kind, text, command }, pod) {
   return [text, kind === 'move' && [': ', roomLink(pod)], command && [' ', el('code', {}, command), ' ', copy(command)]].flat();
 }
@@ -26,13 +26,13 @@ function copy(command) {
       await navigator.clipboard.writeText(command);
       button.textContent = 'Copied';
     } catch {
-      getSelection().selectAllChildren(button.previousElementSibling); // not a secure context: to copy by hand
+      getSelection().selectAllChildren(button.previousElementSibling); // not a secure context: selected, for copying by hand
     }
   });
   return button;
 }
 
-/** What the scores of the best few candidates are made of. */
+/** Parts of the scores of the few best candidates. */
 export function scores({ scoreTerms, nodes }) {
   const best = nodes.filter((node) => node.scoreTerms).sort((one, other) => one.rank - other.rank).slice(0, MAX_COMPARED);
   if (!best.length) return null;
@@ -40,16 +40,16 @@ export function scores({ scoreTerms, nodes }) {
   const shown = (value) => +value.toFixed(decimals) || 0; // no -0
   const rows = Object.entries(scoreTerms)
     .map(([name, meaning]) => [`${name}: ${meaning}`, ...best.map((node) => shown(node.scoreTerms[name]))])
-    .filter(([, ...adds]) => adds.some((value) => value)); // what would be nothing here decides nothing either
+    .filter(([, ...adds]) => adds.some((value) => value)); // parts that round to 0 everywhere are left out
   return el(
     'section',
     {},
-    el('h3', {}, 'What the score is made of'),
+    el('h3', {}, 'Parts of the score'),
     table('Parts of the score', ['Part', ...best.map((node) => node.node)], [...rows, ['score', ...best.map((node) => shown(node.score))]]),
   );
 }
 
-/** As many decimals as it takes to tell different scores apart, as `kerf explain` does. */
+/** Decimals that distinguish all different scores, as in `kerf explain`. */
 function decimalsOf(values) {
   const different = new Set(values).size;
   let decimals = 2;

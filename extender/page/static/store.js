@@ -1,32 +1,32 @@
-// The cluster as the stream tells of it. Listeners hear of changes once a frame, however many events came.
+// The cluster as received from the event stream. Listeners are called once per frame, however many events arrive.
 
 import { plural } from './dom.js';
 
 const MAX_DECISIONS = 100;
 const LOOK_MS = 1000;
-const SILENT_MS = 12_000; // Kerf says something every 5 s
-const DEAD_MS = 30_000; // after so long a connection is made anew
+const SILENT_MS = 12_000; // Kerf sends an event every 5 s
+const DEAD_MS = 30_000; // after this time the page reconnects
 
 export const MARK = { error: 1, fragment: 2, stale: 4, unmanaged: 8, unindexed: 16, reserved: 32, mig: 64 };
 
 export class Store extends EventTarget {
   nodes = new Map(); // by row
-  sections = {}; // what the server tells for each panel, by name
+  sections = {}; // the server's data for each panel, by name
   decisions = []; // newest first
   connected = false;
-  heard = 0; // when Kerf last said something: Unix time in ms, 0 for never
+  heard = 0; // time of the last event: Unix time in ms, 0 for never
   #silent = false;
   #source = null;
   #changed = new Map(); // kind to the rows or keys that changed
   #asked = false;
-  #loading = false; // until the first tick: half a cluster is not worth laying out
+  #loading = false; // until the first tick, so that no incomplete cluster is laid out
 
-  /** Whether Kerf can't be heard: what is known is how things were. */
+  /** Whether the connection to Kerf is lost, so that the data is stale. */
   get lost() {
     return !this.connected || this.#silent;
   }
 
-  /** Follow the stream; the browser comes back by itself, and names the last event that it has. */
+  /** Follow the stream; the browser reconnects by itself, with the ID of its last event. */
   follow(url) {
     if (!this.#source) setInterval(() => this.#look(url), LOOK_MS);
     const source = (this.#source = new EventSource(url));
@@ -74,7 +74,7 @@ export class Store extends EventTarget {
     this.#silent = false;
   }
 
-  /** A connection may be dead without the browser's noticing. */
+  /** Reconnect if the connection is dead, which the browser may not notice. */
   #look(url) {
     const silentMs = Date.now() - this.heard;
     if (!this.connected || silentMs < SILENT_MS) return;
@@ -114,7 +114,7 @@ export class Store extends EventTarget {
   }
 }
 
-/** A node with its sums. Each GPU is [booked percent, used percent or -1, marks]; `cells` has its MIG devices besides. */
+/** A node with its sums. Each GPU is [booked percent, used percent or -1, marks]; `cells` also has its MIG devices. */
 function describe(node) {
   const mig = node.mig ?? [];
   const devices = mig.flatMap(([, installed, free]) => Array.from({ length: installed }, (_, index) => [index < installed - free ? 100 : 0, -1, MARK.mig]));
@@ -135,20 +135,20 @@ function describe(node) {
   };
 }
 
-/** The words for a node that the map and its listeners use. */
+/** A node in words, for the map and screen readers. */
 export function words(node) {
   if (!node.cells.length) return `${node.node}: no GPUs${node.free ? `; devices free: ${node.free}` : ''}`;
   const parts = node.gpus.length ? [`${+node.booked.toFixed(2)} of ${node.gpus.length} GPUs booked`] : [];
   if (node.slices) parts.push(`${node.slices} time slices each`);
   if (node.migWords) parts.push(node.migWords);
   if (node.load != null) parts.push(`load ${Math.round(node.load)} %`);
-  if (node.fragments) parts.push(`${node.fragments} free beside others in use`);
+  if (node.fragments) parts.push(`${node.fragments} free on a node in use`);
   if (node.reserved) parts.push(`${node.reserved} reserved`);
   if (node.unmanaged) parts.push(`${node.unmanaged} used without a booking`);
   if (node.errors) parts.push(`${node.errors} with an error`);
   if (node.free) parts.push(`devices free: ${node.free}`);
   if (node.faults) parts.push(`${plural(node.faults, 'pool')} of devices with a fault`);
   if (node.samples === 'STALE') parts.push('stale metrics');
-  if (node.setAside) parts.push('set aside');
+  if (node.setAside) parts.push('quarantined');
   return `${node.node}: ${parts.join(', ')}`;
 }

@@ -1,15 +1,15 @@
-// A list of tabs, walked by arrow keys, each with the panel that it shows.
+// Tabs with their panels, navigated by arrow keys.
 
 import { el } from './dom.js';
 
-/** A tab, and its panel with what stands in it. */
+/** A tab, and its panel with the content. */
 export function tab(name, title, ...children) {
   const button = el('button', { role: 'tab', id: `tab-${name}`, 'aria-controls': `panel-${name}` }, title);
   const panel = el('div', { role: 'tabpanel', id: `panel-${name}`, 'aria-labelledby': `tab-${name}` }, children);
   return { button, panel };
 }
 
-/** The list of tabs, the first of them chosen. `chosen` is called with each tab that is. */
+/** The tab list, the first tab selected. `chosen` is called with each tab that is selected. */
 export function tabList(label, tabs, chosen) {
   function choose(wanted) {
     for (const { button, panel } of tabs) {

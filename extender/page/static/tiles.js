@@ -1,5 +1,5 @@
-// Where the tile of each node lies on its canvas, and how it is drawn: one cell for each GPU, filled from below by what
-// is booked, and over that by what is used.
+// Layout and drawing of the nodes' tiles: one cell per GPU, filled from below by the booked part, and over that the
+// used part.
 
 import { MARK } from './store.js';
 
@@ -9,13 +9,13 @@ const LABEL_HEIGHT = 16;
 const HEADING_HEIGHT = 42; // with its margin
 const COLOURS = ['free', 'booked', 'used', 'over', 'fragment', 'error', 'stale', 'card', 'muted'];
 
-/** The colours of the theme, as the style sheet has them. */
+/** The theme's colours, from the style sheet. */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(COLOURS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** Groups of nodes with the largest cells with which all of them have room in so many px. */
+/** Lay out groups of nodes with the largest cells that fit in the width and height in px. */
 export function layout(groups, width, maxHeight) {
   const most = Math.max(0, ...groups.flatMap((group) => group.nodes.map((node) => node.cells.length)));
   for (const size of SIZES) {
@@ -59,7 +59,7 @@ export function at(group, x, y) {
   return [index, column2 < group.columns && row2 >= 0 && group.nodes[index].cells[gpu] ? gpu : -1];
 }
 
-/** Draw one tile anew. */
+/** Redraw one tile. */
 export function drawTile(context, group, index, colour) {
   const node = group.nodes[index];
   const [left, upper] = cornerOf(group, index);
@@ -103,7 +103,7 @@ function drawCell(context, [booked, used, marks], x, y, size, colour, slices = 0
   if (slices > 1 && size >= 3 * slices) for (let cut = 1; cut < slices; cut++) box(colour.card, Math.round((size * cut) / slices), Math.round((size * cut) / slices) + 1);
 }
 
-/** An outline: free, but no whole node. Small cells are of its colour altogether. */
+/** An outline: free, but on a node in use. Small cells are filled with its colour. */
 function hollow(context, x, y, size, colour) {
   context.fillStyle = colour.fragment;
   context.fillRect(x, y, size, size);
@@ -113,7 +113,7 @@ function hollow(context, x, y, size, colour) {
   context.fillRect(x + border, y + border, size - 2 * border, size - 2 * border);
 }
 
-/** A dashed border: kept for a pod that is not bound yet. */
+/** A dashed border: reserved for a pod that is not bound yet. */
 function dashed(context, x, y, size, colour) {
   if (size < 6) return;
   context.save();
@@ -125,7 +125,7 @@ function dashed(context, x, y, size, colour) {
   context.restore();
 }
 
-/** A cut corner: a part of a GPU that its node gives as a device. */
+/** A cut corner: a MIG device. */
 function notch(context, x, y, size, colour) {
   const cut = Math.max(2, size * 0.34);
   context.fillStyle = colour;

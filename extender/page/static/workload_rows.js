@@ -8,7 +8,7 @@ const WAITING = ['placing', 'pending', 'gated'];
 /** Whether a row's GPUs have been idle for long. */
 const sleeps = (seconds, after) => after != null && seconds != null && seconds >= after;
 
-/** A pod; `inner` where it is listed below its owner, and its node below it. */
+/** A pod; `inner` if it is listed below its owner. */
 export function podRow(pod, { idleAfterSeconds }, inner = false) {
   const below = [];
   if (pod.request) below.push(pod.request);
@@ -34,7 +34,7 @@ export function groupRow(group, { by, idleAfterSeconds }, toggle) {
     : namespaceLink(group.namespace);
   const long = sleeps(group.idleSeconds, idleAfterSeconds);
   const hours = group.idleSeconds == null ? '-' : age(group.idleSeconds);
-  const asked = group.gpusAsked ? `${group.gpusBooked ? ' + ' : ''}${figure(group.gpusAsked)} asked` : '';
+  const asked = group.gpusAsked ? `${group.gpusBooked ? ' + ' : ''}${figure(group.gpusAsked)} requested` : '';
   return row('group', {
     Workload: name,
     State: states(group),
@@ -45,7 +45,7 @@ export function groupRow(group, { by, idleAfterSeconds }, toggle) {
   });
 }
 
-/** What stands below an owner's pods that are listed where there are more. */
+/** The row below an owner's listed pods, if there are more. */
 export const moreRow = (group, hidden, columns) =>
   el('tr', { class: 'inner' }, el('td', { colspan: columns }, el('a', { href: panelAddress('workloads', ofOwner(group)) }, `and ${plural(hidden, 'more pod')}`)));
 
@@ -66,7 +66,7 @@ function row(kind, cells) {
   return el('tr', { class: kind || null }, el('th', { scope: 'row' }, name), others);
 }
 
-/** "3 running, 1 pending"; the containers of running ones have begun or not. */
+/** "3 running, 1 pending" */
 function states({ states: told }) {
   const parts = Object.entries(told).filter(([, count]) => count);
   return joined(parts.map(([name, count]) => el('span', { class: WAITING.includes(name) ? `state ${name}` : null }, `${figure(count)} ${name}`)));

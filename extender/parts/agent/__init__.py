@@ -1,4 +1,4 @@
-"""The node agent: tells which GPUs the kubelet really gave, and leads the vendor's plugin to those that Kerf chose:
+"""The node agent: reports which GPUs the kubelet allocated, and makes the device plugin prefer those that Kerf chose:
 docs/parts/agent.md."""
 
 from typing import Final
@@ -8,7 +8,7 @@ from extender.core.faces import Command, Face
 FACE: Final = Face(
     commands={
         "node-agent": Command(
-            "Run on each GPU node: tell which GPUs the kubelet gave, and lead the device plugin to Kerf's.",
+            "Run on each GPU node: report the GPUs that the kubelet allocated, and steer it to Kerf's choice.",
             module=f"{__name__}.command",
         )
     }

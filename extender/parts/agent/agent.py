@@ -1,4 +1,4 @@
-"""The agent as a whole: what it watches, reports and steers, from its start to its end."""
+"""The node agent: watches the node's pods, reports GPUs, steers the device plugin."""
 
 import asyncio
 import logging
@@ -21,16 +21,16 @@ from extender.parts.agent.steering import Steering
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 
 
 class AgentError(Exception):
-    """The agent can't go on, and had better begin anew."""
+    """The agent can't continue and should be restarted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How it runs."""
+    """Options of the agent."""
 
     node: str
     steer: bool = False
@@ -39,28 +39,28 @@ class Options:
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     """The socket of its PodResources API."""
     health_port: int = 8889
-    """Where its health is told, 0 for nowhere."""
+    """Port of /healthz and /readyz, 0 for none."""
 
 
 class Agent:
-    """One node's."""
+    """The agent of one node."""
 
     def __init__(self, options: Options, transport: Transport, inventory: Inventory | None = None) -> None:
         self._options = options
         self._transport = transport
         self._pods = NodePods()
         self._kubelet = PodResources(options.pod_resources)
-        self._in_hurry = PodResources(options.pod_resources)
-        """By a connection of its own: what the kubelet waits for waits for no report."""
+        self._urgent = PodResources(options.pod_resources)
+        """A separate connection, so that calls that the kubelet waits for don't wait for a report."""
         self._inventory = inventory or Inventory()
         self._reflector = Reflector(
             transport, PODS_PATH, Pod, self._pods, time.monotonic, field_selector=f"spec.nodeName={options.node}"
         )
         self.preference = Preference(
             self._pods,
-            self._in_hurry,
+            self._urgent,
             lambda: self._inventory.uuids,
-            self._look,
+            self._find_gpus,
             lambda: self._reflector.synced and not self._reflector.last_error,
         )
         self.steering = Steering(options.device_plugins, self.preference.answer) if options.steer else None
@@ -76,11 +76,11 @@ class Agent:
         self._mirror = Tasks()
 
     async def run(self) -> None:
-        """Until told to stop. Raises CredentialsError, AgentError, OSError."""
+        """Run until SIGINT or SIGTERM. Raises CredentialsError, AgentError, OSError."""
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, ended.set)
-        health = Health(self._options.health_port, self.hopeless, self.unready)
+        health = Health(self._options.health_port, self.needs_restart, self.unready)
         await self._transport.start()
         try:
             if self._options.health_port:
@@ -89,8 +89,8 @@ class Agent:
             self._reporter.start()
             if self.steering is not None:
                 self.steering.start()
-            while not ended.is_set() and not self.hopeless():
-                await until_set(ended, _LOOK_S)
+            while not ended.is_set() and not self.needs_restart():
+                await until_set(ended, _CHECK_S)
         finally:
             for part in (self.steering, self._reporter):
                 if part is not None:
@@ -98,24 +98,24 @@ class Agent:
             await self._mirror.end()
             await health.stop()
             await self._kubelet.close()
-            await self._in_hurry.close()
+            await self._urgent.close()
             await self._transport.close()
-        if why := self.hopeless():
+        if why := self.needs_restart():
             raise AgentError(why)
 
-    async def _look(self) -> None:
-        """Find out the node's GPUs. Raises KubeletError."""
+    async def _find_gpus(self) -> None:
+        """Have the inventory find the node's GPUs. Raises KubeletError."""
         await self._inventory.gpus(await self._kubelet.allocatable(), time.monotonic())
 
-    def hopeless(self) -> str:
-        """Why it had better begin anew, "" for no reason."""
+    def needs_restart(self) -> str:
+        """Why the agent needs a restart, "" if it doesn't."""
         tasks = [self._mirror, self._reporter.tasks, *([self.steering.tasks] if self.steering else [])]
-        return next((why for part in tasks if (why := part.hopeless())), "")
+        return next((why for part in tasks if (why := part.needs_restart())), "")
 
     def unready(self) -> str:
-        """What it can't do yet, "" for nothing."""
+        """Why the agent is not ready, "" if it is."""
         if not self._reporter.asked:
-            return "the kubelet has not said what it has given"
+            return "the kubelet has not reported its allocations yet"
         if self.steering is not None and not self.steering.offered:
-            return "the kubelet takes no device plugins now"
+            return "the kubelet accepts no device plugins now"
         return ""

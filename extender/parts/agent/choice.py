@@ -1,10 +1,10 @@
-"""Which pod asks for devices, and which it gets. Pure.
+"""Finds the pod for which the kubelet requests devices, and chooses its devices. Pure functions.
 
-The kubelet says how many of which it wants, not for whom. But it admits one pod after the other, and lists a pod from
-the moment on at which it turns to it: what is listed, asks for that many and has none is the one. (`HandlePodAdditions`
-of k8s.io/kubernetes/pkg/kubelet/kubelet.go, `List` of pkg/kubelet/apis/podresources/server_v1.go.) More than one are
-left where the kubelet lists pods that it has refused, as it did before 1.34, or where devices are of init containers,
-which it does not list.
+The kubelet says how many devices of which resource it wants, but not for which pod. It admits pods one by one and lists
+a pod as soon as it starts to admit it, so the pod is one that is listed, requests that many devices and has none
+(`HandlePodAdditions` of k8s.io/kubernetes/pkg/kubelet/kubelet.go, `List` of
+pkg/kubelet/apis/podresources/server_v1.go). Several remain if the kubelet lists pods that it has refused, as before
+1.34, or if devices are for init containers, which it does not list.
 """
 
 from collections import Counter
@@ -16,61 +16,65 @@ from extender.parts.agent.kubelet import PREFIX, Devices, Listing
 from extender.parts.agent.pods import Pod
 
 REPLICA: Final = "::"
-"""Between the UUID of a GPU and the number of its replica, in the plugin's device IDs."""
+"""Separates a GPU's UUID from the replica's number in the plugin's device IDs."""
 _DASHES: Final = 5
-"""In the UUID of a GPU. HAMi's plugin has one more before the number of a replica."""
+"""Dashes in a GPU's UUID with its prefix. HAMi's plugin adds one before the replica's number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What the kubelet asks of a plugin for one container."""
+class PreferenceRequest:
+    """The kubelet's request to a plugin for the preferred devices of one container."""
 
     resource: str
     available: Sequence[str]
-    """Devices that may be given, those that it must include among them."""
+    """Allocatable devices, including `must_include`."""
     must_include: Sequence[str]
     size: int
-    """How many all together."""
+    """Number of devices to allocate, including `must_include`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """A pod that may be the one for which the kubelet asks."""
+class CandidatePod:
+    """A pod that may be the one for which the kubelet requests devices."""
 
     pod: Pod
     assigned: Sequence[str]
     """UUIDs of the GPUs that Kerf has assigned to it."""
     held: frozenset[str]
-    """Devices that its containers have already."""
+    """Devices that its containers already have."""
     lacking: bool
-    """Whether a container is known to lack devices; of init containers nobody knows."""
+    """Whether a listed container lacks devices; unknown, and False, for init containers."""
 
 
 @dataclass(slots=True)
-class Past:
-    """What is remembered of pods, by UID."""
+class HandledPods:
+    """UIDs of pods handled so far."""
 
     settled: Collection[str]
-    """Those that have been seen with devices: the kubelet is done with them."""
+    """Pods that were seen with all their devices."""
     answered: Collection[str]
-    """Those for which there was an answer."""
+    """Pods for which a request was answered."""
     last: str
-    """The one of the last answer."""
+    """The pod of the last answer."""
 
 
 def gpu_of(device: str) -> str:
-    """The GPU's UUID of a device: a replica of a shared GPU is `UUID::2`, HAMi's `UUID-2`."""
+    """UUID of a device's GPU; device IDs are `UUID`, `UUID::2` for a replica, or `UUID-2` with HAMi."""
     uuid = device.partition(REPLICA)[0]
     return uuid.rpartition("-")[0] if uuid.count("-") > _DASHES else uuid
 
 
-def askers(known: Mapping[str, Pod], listing: Listing, call: Call, uuids: Mapping[int, str]) -> list[Asker]:
-    """The pods that are listed, ask for so many devices, and have none; `known` are those of the node by name."""
-    found = (_asker(known[name], containers, call, uuids) for name, containers in listing.items() if name in known)
+def candidate_pods(
+    known: Mapping[str, Pod], listing: Listing, call: PreferenceRequest, uuids: Mapping[int, str]
+) -> list[CandidatePod]:
+    """The listed pods that request this many devices and have none; `known` are the node's pods by name."""
+    found = (_candidate(known[name], containers, call, uuids) for name, containers in listing.items() if name in known)
     return [asker for asker in found if asker is not None]
 
 
-def _asker(pod: Pod, containers: Mapping[str, Devices], call: Call, uuids: Mapping[int, str]) -> Asker | None:
+def _candidate(
+    pod: Pod, containers: Mapping[str, Devices], call: PreferenceRequest, uuids: Mapping[int, str]
+) -> CandidatePod | None:
     asking = [container for container in pod.lasting if container.asks(call.resource)]
     lacking = [container for container in asking if not containers.get(container.name, {}).get(call.resource)]
     if asking and not lacking:
@@ -78,11 +82,11 @@ def _asker(pod: Pod, containers: Mapping[str, Devices], call: Call, uuids: Mappi
     if all(container.asks(call.resource) != call.size for container in (*lacking, *pod.passing)):
         return None
     held = frozenset(device for devices in containers.values() for device in devices.get(call.resource, ()))
-    return Asker(pod, pod.assigned(uuids), held, bool(lacking))
+    return CandidatePod(pod, pod.assigned(uuids), held, bool(lacking))
 
 
 def served(pod: Pod, containers: Mapping[str, Devices]) -> bool:
-    """Whether a pod asks for devices and all its containers have them; init containers' are not listed."""
+    """Whether a pod requests devices and all its containers have them, except init containers, which are not listed."""
     asking = [
         (container.name, resource)
         for container in pod.lasting
@@ -92,16 +96,16 @@ def served(pod: Pod, containers: Mapping[str, Devices]) -> bool:
     return bool(asking) and all(containers.get(name, {}).get(resource) for name, resource in asking)
 
 
-def certain(asker: Asker, past: Past) -> bool:
-    """Whether nothing speaks against a pod: it is as new to the kubelet as one must be for which it asks."""
+def certain(asker: CandidatePod, past: HandledPods) -> bool:
+    """Whether the kubelet may be admitting the pod: not finished, not being deleted, not seen with devices."""
     metadata = asker.pod.metadata
     return not (asker.pod.finished or metadata.deletion_timestamp or metadata.uid in past.settled)
 
 
-def likeliest(found: Iterable[Asker], call: Call, past: Past) -> Asker | None:
-    """The one for which the kubelet asks, as far as can be told."""
+def likeliest(found: Iterable[CandidatePod], call: PreferenceRequest, past: HandledPods) -> CandidatePod | None:
+    """The pod for which the kubelet most likely requests devices, None if there is no candidate."""
 
-    def evidence(asker: Asker) -> tuple[bool, bool, bool, bool, bool, str]:
+    def evidence(asker: CandidatePod) -> tuple[bool, bool, bool, bool, bool, str]:
         metadata = asker.pod.metadata
         within = {gpu_of(device) for device in (*call.available, *call.must_include, *asker.held)}
         return (
@@ -109,17 +113,17 @@ def likeliest(found: Iterable[Asker], call: Call, past: Past) -> Asker | None:
             certain(asker, past),
             asker.lacking,
             within.issuperset(asker.assigned),
-            metadata.uid not in past.answered,  # whoever has had an answer and no devices was refused
-            metadata.creation_timestamp,  # pods are admitted in this order: what is listed is the newest
+            metadata.uid not in past.answered,  # a pod with an answer but without devices was refused
+            metadata.creation_timestamp,  # pods are admitted in this order, so the newest is being admitted
         )
 
     return max(found, key=evidence, default=None)
 
 
-def choose(asker: Asker, call: Call) -> list[str]:
-    """Its devices: what must be among them, then those of the GPUs assigned to it, in turn and in order.
+def choose(asker: CandidatePod, call: PreferenceRequest) -> list[str]:
+    """Devices for a pod: `must_include`, then devices of its assigned GPUs, spread evenly over these.
 
-    Fewer than asked for where not all of those are available.
+    Fewer than requested if not enough are available.
     """
     chosen = list(dict.fromkeys(call.must_include))
     free: dict[str, list[str]] = {}
@@ -137,9 +141,9 @@ def choose(asker: Asker, call: Call) -> list[str]:
 
 
 def promised(
-    known: Iterable[Pod], listing: Listing, asker: Asker | None, past: Past, uuids: Mapping[int, str]
+    known: Iterable[Pod], listing: Listing, asker: CandidatePod | None, past: HandledPods, uuids: Mapping[int, str]
 ) -> set[str]:
-    """GPUs that Kerf has assigned to other pods which the kubelet has yet to give them to."""
+    """GPUs that Kerf assigned to other pods and that the kubelet has not allocated to them yet."""
     return {
         gpu
         for pod in known
@@ -149,8 +153,8 @@ def promised(
     }
 
 
-def spared(call: Call, chosen: Sequence[str], gpus: Collection[str]) -> list[str]:
-    """The devices from which the rest may be picked: those of promised GPUs only where there are no others."""
+def spared(call: PreferenceRequest, chosen: Sequence[str], gpus: Collection[str]) -> list[str]:
+    """Devices from which the rest may be picked; those of `gpus`, promised to other pods, only if necessary."""
     picked = {*call.must_include, *chosen}
     others = [device for device in call.available if device in picked or gpu_of(device) not in gpus]
     return others if len(others) >= call.size else list(call.available)

@@ -1,4 +1,4 @@
-"""`kerf node-agent`: what runs on each GPU node."""
+"""`kerf node-agent`, which runs on each GPU node."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Logs(NamedTuple):
-    """How it logs. No settings: what reads them takes as much memory as the agent."""
+    """Log settings. Kerf's settings are not used, as reading them takes as much memory as the agent."""
 
     level: str
     format: str
@@ -21,7 +21,7 @@ class _Logs(NamedTuple):
 
 def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name.")],
-    steer: Annotated[bool, typer.Option("--steer", help="Stand between the device plugin and the kubelet.")] = False,
+    steer: Annotated[bool, typer.Option("--steer", help="Proxy the device plugin to choose its devices.")] = False,
     device_plugins: Annotated[Path, typer.Option(help="The kubelet's folder for device plugins.")] = Path(
         "/var/lib/kubelet/device-plugins"
     ),
@@ -36,7 +36,7 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error.")] = "info",
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
 ) -> None:
-    """Tell which GPUs the kubelet really gave, and lead the device plugin to those that Kerf chose."""
+    """Report the GPUs that the kubelet allocated, and steer the device plugin to those that Kerf chose."""
     from extender.cli.logs import configure_logs
 
     try:
@@ -46,7 +46,7 @@ def node_agent(  # noqa: PLR0913, PLR0917 - options of a command
     from extender.kube.transport import CredentialsError, is_name
 
     if not is_name(node):
-        _fail(f"{node!r} is no name of a node", 2)
+        _fail(f"{node!r} is not a valid node name", 2)
     if log_level not in ("debug", "info", "warning", "error") or log_format not in ("text", "json"):
         _fail("--log-level is debug, info, warning or error, --log-format text or json", 2)
     configure_logs(_Logs(log_level, log_format))

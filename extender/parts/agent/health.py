@@ -1,4 +1,4 @@
-"""What the kubelet asks of the agent: a few lines of HTTP, which cost nothing whoever asks."""
+"""A minimal HTTP server for the kubelet's probes of the agent."""
 
 import asyncio
 from collections import Counter
@@ -14,14 +14,14 @@ _BAD_REQUEST: Final = "400 Bad Request"
 
 
 class Health:
-    """`/healthz` and `/readyz`: 200, or 503 and why not; 400 for what is no request.
+    """`/healthz` and `/readyz`: 200, or 503 with the reason; 400 for an invalid request.
 
-    Where there are too many connections, the oldest of the address that has most makes room: nobody locks the kubelet
+    With too many connections, the oldest of the address with the most is closed, so that no client locks the kubelet
     out.
     """
 
     def __init__(self, port: int, live: Callable[[], str], ready: Callable[[], str]) -> None:
-        """`live` and `ready` say what is wrong, "" for nothing."""
+        """`live` and `ready` return what is wrong, "" for nothing."""
         self._port = port
         self._faults = {"/healthz": live, "/readyz": ready}
         self._server: asyncio.Server | None = None
@@ -30,12 +30,12 @@ class Health:
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The port that it listens on, once started."""
         return int(self._server.sockets[0].getsockname()[1]) if self._server else self._port
 
     @property
     def num_open(self) -> int:
-        """How many connections there are."""
+        """Number of open connections."""
         return len(self._open)
 
     async def start(self) -> None:
@@ -43,7 +43,7 @@ class Health:
         self._server = await asyncio.start_server(self._serve, port=self._port, limit=_MAX_BYTES)
 
     async def stop(self) -> None:
-        """Listen no more, and end what is open."""
+        """Stop listening, and abort open connections."""
         if self._server is not None:
             self._server.close()
         for writer in self._open:
@@ -58,7 +58,7 @@ class Health:
                 writer.write(await self._answer(reader))
                 await writer.drain()
         except (OSError, TimeoutError):
-            writer.transport.abort()  # what was not taken is not waited for
+            writer.transport.abort()  # don't wait for unsent data
         finally:
             self._open.pop(writer, None)
             writer.close()
@@ -71,22 +71,22 @@ class Health:
             oldest.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        """The answer to what comes. Raises OSError."""
+        """Read a request and return the response. Raises OSError."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return _told(_BAD_REQUEST, "no request, or too long a one")
+            return _response(_BAD_REQUEST, "not a request, or too long")
         match head.partition(b"\r\n")[0].split(b" "):
             case [b"GET" | b"HEAD", path, version] if version.startswith(b"HTTP/1."):
                 pass
             case _:
-                return _told(_BAD_REQUEST, "no request that is answered here: GET /healthz, /readyz")
+                return _response(_BAD_REQUEST, "only GET /healthz and /readyz are served here")
         state = self._faults.get(path.partition(b"?")[0].decode("latin-1"))
         fault = state() if state is not None else "nothing here"
-        return _told(_UNAVAILABLE if fault else _OK, fault or "ok")
+        return _response(_UNAVAILABLE if fault else _OK, fault or "ok")
 
 
-def _told(status: str, text: str) -> bytes:
+def _response(status: str, text: str) -> bytes:
     body = text.encode(errors="replace") + b"\n"
     head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + body

@@ -1,8 +1,8 @@
-"""The node's GPUs: by the vendor's library where the container has it, else by the driver's files, else by what the
-kubelet has of them.
+"""Finds the node's GPUs: from the vendor's library if the container has it, else from the driver's files, else from
+the kubelet.
 
-Of the last nobody tells the order: there the UUIDs are numbered as they sort, those of the last report among them, so
-that a GPU that is sick when the agent starts leaves the others their numbers.
+The kubelet does not know their order. Then UUIDs are numbered in sorted order, including those of the last report, so
+that a GPU that is unhealthy when the agent starts does not change the numbers of the others.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from extender.parts.agent.nvidia import COMMAND, INFORMATION
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 10.0
-_AGAIN_S: Final = 600.0
+_REFRESH_S: Final = 600.0
 _GPU: Final = "GPU-"
 
 Allocatable = Mapping[str, Mapping[str, int]]
@@ -29,7 +29,7 @@ Allocatable = Mapping[str, Mapping[str, int]]
 
 
 class Gpu(msgspec.Struct, omit_defaults=True):
-    """A GPU as the report has it; defaults are what is not known."""
+    """A GPU of the report; defaults stand for unknown values."""
 
     index: int
     uuid: str
@@ -53,50 +53,50 @@ _found_decoder: Final = msgspec.json.Decoder(list[_Found])
 
 
 class Inventory:
-    """The GPUs, looked at anew from time to time."""
+    """The node's GPUs, refreshed every `_REFRESH_S`."""
 
     def __init__(self, root: Path = Path("/"), library: Sequence[str] = COMMAND) -> None:
-        """`root` is where proc and sys are; `library` a command that prints what the vendor's library says."""
+        """`root` is the folder of proc and sys; `library` is a command that prints the GPUs of the vendor's library."""
         self._root = root
         self._library = library
         self._gpus: list[Gpu] = []
         self._numbered = False
-        """Whether the library or the driver has told their order."""
-        self._strange: set[str] = set()
-        """GPUs of the kubelet that neither knew of."""
+        """Whether their order is known from the library or the driver."""
+        self._unknown: set[str] = set()
+        """GPUs of the kubelet that neither of them reported."""
         self._seen: set[str] = set()
-        """All GPUs that anybody has told of since the start."""
-        self._told_before: frozenset[str] = frozenset()
-        self._look_at = 0.0
-        self._turn = asyncio.Lock()
+        """All GPUs reported by any source since the start."""
+        self._recalled: frozenset[str] = frozenset()
+        self._refresh_at = 0.0
+        self._lock = asyncio.Lock()
 
     @property
     def uuids(self) -> dict[int, str]:
-        """By index; {} before the first look, or while nobody tells of any."""
+        """UUIDs by index; {} before the first refresh and while no GPU is known."""
         return {gpu.index: gpu.uuid for gpu in self._gpus}
 
     def recall(self, uuids: Iterable[str]) -> None:
-        """What the last report had: GPUs that are there, sick at most, unless others are there too by now."""
-        self._told_before = frozenset(uuids)
+        """Set the GPUs of the last report; they count as present unless the node now has GPUs not among them."""
+        self._recalled = frozenset(uuids)
 
     async def gpus(self, allocatable: Allocatable, now: float) -> list[Gpu]:
         """The GPUs, and which of them are healthy. Never fails."""
         offered = {gpu_of(device): numa for devices in allocatable.values() for device, numa in devices.items()}
-        async with self._turn:  # nobody is told another order while the library is being asked
+        async with self._lock:  # no caller sees another order while the library is being queried
             named = {uuid for uuid in offered if uuid.startswith(_GPU)}
-            strange = named - set(self.uuids.values())
-            if now >= self._look_at or (self._numbered and not strange <= self._strange):
-                self._look_at = now + _AGAIN_S
+            unknown = named - set(self.uuids.values())
+            if now >= self._refresh_at or (self._numbered and not unknown <= self._unknown):
+                self._refresh_at = now + _REFRESH_S
                 found = await self._by_library() or self._by_driver()
                 self._numbered = bool(found)
                 self._gpus = found or self._gpus
-                self._strange = strange
+                self._unknown = unknown
                 self._seen |= {gpu.uuid for gpu in found}
             self._seen |= named
             if not self._numbered:
-                uuids = self._told_before if self._seen <= self._told_before else self._seen
+                uuids = self._recalled if self._seen <= self._recalled else self._seen
                 self._gpus = [Gpu(index, uuid) for index, uuid in enumerate(sorted(uuids))]
-        # A GPU is sick whose devices the kubelet leaves out; not all, when it has none: then no plugin is registered.
+        # The kubelet leaves out devices of unhealthy GPUs. If it has none at all, no plugin is registered.
         known = not offered.keys().isdisjoint(self.uuids.values())
         return [
             msgspec.structs.replace(
@@ -114,18 +114,18 @@ class Inventory:
                 code, printed, complaint = await child.finished()
             found = _found_decoder.decode(printed) if code == 0 else []
         except (TimeoutError, msgspec.DecodeError) as error:
-            logger.warning("the vendor's library says nothing of use: %s", str(error) or "timed out")
+            logger.warning("the vendor's library can't be read: %s", str(error) or "timed out")
             return []
         finally:
             await child.end()
         if code:
-            logger.debug("no library of the vendor's: %s", complaint[-200:])
+            logger.debug("the vendor's library is not available: %s", complaint[-200:])
         return [
             Gpu(gpu.index, gpu.uuid, gpu.model, gpu.memory_mib, True, self._numa(gpu.bus), gpu.link) for gpu in found
         ]
 
     def _by_driver(self) -> list[Gpu]:
-        """What the driver's files say."""
+        """The GPUs of the driver's files; [] if some have no UUID yet."""
         gpus: list[Gpu] = []
         for information in sorted(self._root.glob(INFORMATION)):
             with contextlib.suppress(OSError):

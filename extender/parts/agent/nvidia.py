@@ -1,8 +1,7 @@
-"""What NVIDIA's library says of the GPUs, as JSON on standard output: `python -m extender.parts.agent.nvidia`; and
-where its driver does.
+"""Prints the GPUs that NVIDIA's library (NVML) reports as JSON: `python -m extender.parts.agent.nvidia`.
 
-A process of its own: the library is the driver's, its memory is not the agent's to keep, and where a driver hangs or
-crashes, that is not the agent's end.
+Runs in a separate process, so that the agent keeps none of the library's memory and survives if the driver hangs or
+crashes.
 """
 
 import itertools
@@ -12,14 +11,14 @@ from typing import Any
 
 _MIB = 2**20
 COMMAND = (sys.executable, "-m", __name__)
-"""What prints what the library says."""
+"""Command that runs this module."""
 INFORMATION = "proc/driver/nvidia/gpus/*/information"
-"""The driver's files, one a GPU, below the root. It numbers GPUs by their place on the bus, and so do these files'
-folders. Until somebody opens a GPU its UUID is all question marks there."""
+"""Glob of the driver's files below the root, one for each GPU, which sort in the driver's order (by bus address). The
+UUID is all question marks there until a GPU has been opened."""
 
 
 def main() -> int:
-    """Print the GPUs; 1 and a sentence where the library can't tell them."""
+    """Print the GPUs; 1 and an error on standard error if the library fails."""
     import pynvml as nvml
 
     try:
@@ -51,7 +50,7 @@ def _gpus(nvml: Any) -> list[dict[str, Any]]:
 
 
 def _link_groups(nvml: Any, handles: list[Any]) -> list[int]:
-    """For each GPU the group of those that NVLink joins, -1 for none: as `nvidia-smi topo -p2p n` finds pairs."""
+    """Number of each GPU's NVLink group, -1 for none; pairs are found as by `nvidia-smi topo -p2p n`."""
     group = list(range(len(handles)))
     for one, other in itertools.combinations(range(len(handles)), 2):
         try:
@@ -59,13 +58,13 @@ def _link_groups(nvml: Any, handles: list[Any]) -> list[int]:
         except nvml.NVMLError:
             continue
         if status == nvml.NVML_P2P_STATUS_OK:
-            group = [group[one] if its == group[other] else its for its in group]
-    names = {its: number for number, its in enumerate(sorted({its for its in group if group.count(its) > 1}))}
-    return [names.get(its, -1) for its in group]
+            group = [group[one] if old == group[other] else old for old in group]
+    number_of = {old: number for number, old in enumerate(sorted({old for old in group if group.count(old) > 1}))}
+    return [number_of.get(old, -1) for old in group]
 
 
 def _bus(pci: Any) -> str:
-    """As sysfs names the device."""
+    """The device's name in sysfs."""
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 

@@ -1,4 +1,4 @@
-"""The pods of one node: what their containers ask of a device plugin, and what Kerf has assigned to them."""
+"""The pods of one node: the devices that their containers request, and the GPUs that Kerf assigned to them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _ASSIGNED_GPUS: Final = "kerf.dev/assigned-gpus"
 _ASSIGNED_UUIDS: Final = "kerf.dev/assigned-uuids"
 _ASSIGNED_NODE: Final = "kerf.dev/assigned-node"
 _MAX_CHARS: Final = 8192
-"""Of an assignment: longer ones Kerf does not write."""
+"""Longest annotation that Kerf writes."""
 _MAX_DEVICES: Final = 1024
 
 
@@ -24,7 +24,7 @@ class Container(objects.Object, rename="camel"):
     restart_policy: str | None = None
 
     def asks(self, resource: str) -> int:
-        """How many devices of a resource it gets: its limit, as the kubelet counts. What can't be read is none."""
+        """Number of devices of a resource, its limit as the kubelet reads it; 0 if it is invalid."""
         text = ((self.resources and self.resources.limits) or {}).get(resource, 0)
         try:
             number = parse_quantity(str(text))
@@ -45,25 +45,24 @@ class Pod(objects.Named):
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended for good, or was refused by the kubelet."""
+        """Whether it has succeeded or failed; pods that the kubelet refuses have failed."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def lasting(self) -> list[Container]:
-        """Containers that run as long as the pod: those that the kubelet lists with their devices."""
+        """Containers and sidecars: those that the kubelet lists with their devices."""
         sidecars = [container for container in self.spec.init_containers or () if container.restart_policy == "Always"]
         return [*sidecars, *(self.spec.containers or ())]
 
     @property
     def passing(self) -> list[Container]:
-        """Init containers that end before the others begin: their devices are the others' as well."""
+        """Init containers that end before the others start; their devices are reused."""
         return [container for container in self.spec.init_containers or () if container.restart_policy != "Always"]
 
     def assigned(self, uuids: Mapping[int, str]) -> list[str]:
-        """UUIDs of the GPUs that Kerf has assigned to it, in order; `uuids` are those of the node's GPUs by index.
+        """UUIDs of the GPUs that Kerf assigned to it, in order; `uuids` are those of the node's GPUs by index.
 
-        () where it has assigned none on this node, or nobody knows which they are. Whoever wrote the annotations: never
-        fails.
+        [] if none are assigned on this node, or their UUIDs are unknown. Never fails, whatever the annotations.
         """
         annotations = self.metadata.annotations or {}
         if annotations.get(_ASSIGNED_NODE, "") not in ("", self.spec.node_name):
@@ -81,16 +80,16 @@ def _parts(text: str) -> list[str]:
 
 
 class NodePods(Cache[Pod, Pod]):
-    """The pods of the node, as the API server tells of them."""
+    """Cache of the node's pods."""
 
     def __init__(self) -> None:
         super().__init__(lambda pod: pod)
         self.news = asyncio.Event()
-        """Set when something changes; each change brings a new one."""
+        """Set at the next change, and then replaced by a new event."""
         self.subscribe(self._changed)
 
     def by_name(self) -> dict[str, Pod]:
-        """By `namespace/name`."""
+        """Pods by `namespace/name`."""
         return {pod.key: pod for pod in self.values()}
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:

@@ -7,57 +7,68 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from extender.kube.background import until_set
-from extender.parts.agent.choice import Asker, Call, Past, askers, certain, choose, likeliest, promised, served, spared
+from extender.parts.agent.choice import (
+    CandidatePod,
+    HandledPods,
+    PreferenceRequest,
+    candidate_pods,
+    certain,
+    choose,
+    likeliest,
+    promised,
+    served,
+    spared,
+)
 from extender.parts.agent.kubelet import KubeletError, Listing, PodResources
 from extender.parts.agent.pods import NodePods
 
 logger = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.3
-"""How long the API server may be later than the kubelet with a pod."""
+"""Longest wait for the API server to show a pod that the kubelet already lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Which devices are to be given."""
+    """The devices to allocate."""
 
     devices: list[str]
-    """Fewer than asked for where Kerf has not decided all."""
+    """Devices that Kerf chose; may be fewer than requested."""
     rest: list[str]
-    """Devices among which somebody else may pick what is missing."""
+    """Devices from which the plugin may pick the others."""
 
 
 @dataclass
 class Preference:
-    """Finds the pod for which the kubelet asks, and what Kerf has assigned to it."""
+    """Finds the pod for which the kubelet requests devices, and the GPUs that Kerf assigned to it."""
 
     pods: NodePods
     kubelet: PodResources
     uuids: Callable[[], Mapping[int, str]]
-    """Of the node's GPUs by index, {} while nobody knows them."""
+    """UUIDs of the node's GPUs by index, {} while unknown."""
     look: Callable[[], Awaitable[object]]
-    """Find them out. Raises KubeletError."""
+    """Finds them. Raises KubeletError."""
     in_contact: Callable[[], bool]
-    """Whether the API server tells of pods at the moment."""
+    """Whether the watch of pods is up to date."""
     settled: set[str] = field(default_factory=set)
-    """UIDs of pods that were seen with devices."""
+    """UIDs of pods that were seen with all their devices."""
     num_steered: int = 0
     num_left: int = 0
-    """Answers that were left to the plugin, of pods that had GPUs assigned."""
+    """Answers for pods with assigned GPUs that were left to the plugin."""
     _answered: set[str] = field(default_factory=set)
     _last: str = ""
-    _unheard: set[tuple[str, str]] = field(default_factory=set)
-    """Pods, by name and UID as far as known, of which news were waited for in vain."""
+    _timed_out: set[tuple[str, str]] = field(default_factory=set)
+    """Name and, if known, UID of pods for which waiting for the API server timed out."""
 
-    async def answer(self, call: Call) -> Answer:
-        """What to give for a call. Never fails."""
+    async def answer(self, call: PreferenceRequest) -> Answer:
+        """The devices for a call. Never fails."""
         began = time.perf_counter()
         try:
             if not self.uuids():
                 await self.look()
             listing = await self.kubelet.listing()
         except KubeletError as error:
-            logger.warning("devices of %s can't be led to a pod: %s", call.resource, error)
+            logger.warning("%s: no devices can be chosen: %s", call.resource, error)
             return Answer([], list(call.available))
         self._learn(listing)
         asker = self._find(listing, call)
@@ -68,36 +79,38 @@ class Preference:
             self._last = asker.pod.metadata.uid
             self._answered.add(self._last)
             chosen = choose(asker, call) if asker.assigned else []
-        self._tell(asker, call, chosen, time.perf_counter() - began)
+        self._log(asker, call, chosen, time.perf_counter() - began)
         if len(chosen) == call.size:
             return Answer(chosen, chosen)
         others = promised(self.pods.values(), listing, asker, self._past(), self.uuids())
         return Answer(chosen, spared(call, chosen, others))
 
-    def _past(self) -> Past:
-        return Past(self.settled, self._answered, self._last)
+    def _past(self) -> HandledPods:
+        return HandledPods(self.settled, self._answered, self._last)
 
     def _learn(self, listing: Listing) -> None:
-        """Remember who has devices, and forget pods that are gone."""
+        """Update the sets of pods from a listing; drop pods that are gone."""
         self.settle(listing)
         self._answered &= self.pods.keys()
-        self._unheard = {known for known in self._unheard if known[0] in listing}
+        self._timed_out = {known for known in self._timed_out if known[0] in listing}
 
     def settle(self, listing: Listing) -> None:
-        """Remember pods that have all that they ask for: the kubelet asks for them no more."""
+        """Record the pods that have all their devices: the kubelet requests no more for them."""
         self.settled &= self.pods.keys()
         self.settled |= {uid for uid, pod in self.pods.items() if served(pod, listing.get(pod.key, {}))}
 
-    def _find(self, listing: Listing, call: Call) -> Asker | None:
-        return likeliest(askers(self.pods.by_name(), listing, call, self.uuids()), call, self._past())
+    def _find(self, listing: Listing, call: PreferenceRequest) -> CandidatePod | None:
+        return likeliest(candidate_pods(self.pods.by_name(), listing, call, self.uuids()), call, self._past())
 
-    async def _find_later(self, listing: Listing, call: Call, found: Asker | None) -> Asker | None:
-        """Wait until the API server has told of all that the kubelet lists: it may ask for one of those."""
+    async def _find_later(
+        self, listing: Listing, call: PreferenceRequest, found: CandidatePod | None
+    ) -> CandidatePod | None:
+        """Wait for the API server to show all pods that the kubelet lists, as it may be admitting one of these."""
         ends_at = time.monotonic() + _WAIT_S
-        while unheard := self._not_heard_of(listing, found) - self._unheard:
+        while unconfirmed := self._unconfirmed(listing, found) - self._timed_out:
             left_s = ends_at - time.monotonic()
             if left_s <= 0:
-                self._unheard |= unheard
+                self._timed_out |= unconfirmed
                 break
             await until_set(self.pods.news, left_s)
             found = self._find(listing, call)
@@ -105,21 +118,21 @@ class Preference:
                 break
         return found
 
-    def _not_heard_of(self, listing: Listing, found: Asker | None) -> set[tuple[str, str]]:
-        """Pods that are listed and not known, or known as they were under that name before."""
+    def _unconfirmed(self, listing: Listing, found: CandidatePod | None) -> set[tuple[str, str]]:
+        """Listed pods that are unknown, or possibly known only as an earlier pod of that name."""
         unknown = {(name, "") for name in listing.keys() - self.pods.by_name().keys()}
         return unknown | ({(found.pod.key, found.pod.metadata.uid)} if found is not None else set())
 
-    def _tell(self, asker: Asker | None, call: Call, chosen: list[str], took_s: float) -> None:
-        whose = f"{call.resource} of {asker.pod.key if asker else 'an unknown pod'}"
+    def _log(self, asker: CandidatePod | None, call: PreferenceRequest, chosen: list[str], took_s: float) -> None:
+        subject = f"{call.resource} of {asker.pod.key if asker else 'an unknown pod'}"
         if asker is None or not asker.assigned:
-            logger.info("%s: Kerf has assigned no GPUs, the plugin picks %d", whose, call.size)
+            logger.info("%s: Kerf has assigned no GPUs, the plugin picks %d", subject, call.size)
         elif len(chosen) == call.size:
             self.num_steered += 1
-            logger.info("%s: %s (in %.1f ms)", whose, ",".join(chosen), 1000 * took_s)
+            logger.info("%s: %s (in %.1f ms)", subject, ",".join(chosen), 1000 * took_s)
         else:
             self.num_left += 1
             logger.warning(
-                "%s: of %s only %s can be had, the plugin picks %d more",
-                whose, ",".join(asker.assigned), ",".join(chosen) or "none", call.size - len(chosen),
+                "%s: of %s only %s are available, the plugin picks %d more",
+                subject, ",".join(asker.assigned), ",".join(chosen) or "none", call.size - len(chosen),
             )  # fmt: skip

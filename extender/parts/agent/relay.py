@@ -1,6 +1,6 @@
-"""One device plugin, as the kubelet sees it: all calls go on to the plugin untouched, but for preferred devices.
+"""A proxy for one device plugin: passes all calls of the kubelet on, and answers those for preferred devices.
 
-What goes on is bytes: fields and methods that this version knows nothing of go on as well.
+Calls are passed on as bytes, so that unknown fields and methods pass too.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import grpc
 from grpc import aio
 
-from extender.parts.agent.choice import Call
+from extender.parts.agent.choice import PreferenceRequest
 from extender.parts.agent.kubelet import OPTIONS, channel
 from extender.parts.agent.kubelet_api.deviceplugin_v1beta1_pb2 import (
     DevicePluginOptions,
@@ -25,22 +25,24 @@ logger = logging.getLogger(__name__)
 
 _SERVICE: Final = "/v1beta1.DevicePlugin/"
 _WATCH: Final = f"{_SERVICE}ListAndWatch"
-"""What the kubelet keeps open for as long as it knows of the plugin."""
+"""The call that the kubelet keeps open while the plugin is registered."""
 _TIMEOUT_S: Final = 5.0
 _Context = aio.ServicerContext[bytes, bytes]
 
 
 class Relay(grpc.GenericRpcHandler):
-    """Stands at a socket of its own in the place of a plugin."""
+    """Serves a separate socket in place of a plugin."""
 
-    def __init__(self, resource: str, plugin: Path, socket: Path, prefer: Callable[[Call], Awaitable[Answer]]) -> None:
+    def __init__(
+        self, resource: str, plugin: Path, socket: Path, prefer: Callable[[PreferenceRequest], Awaitable[Answer]]
+    ) -> None:
         self._resource = resource
         self._prefer = prefer
         self._plugin_prefers = False
-        """Whether the plugin has an idea of its own of which devices are best."""
+        """Whether the plugin implements GetPreferredAllocation."""
         self._closed = False
         self.dropped = False
-        """Whether the kubelet has let go of it, although it goes on."""
+        """Whether the kubelet ended its watch although the relay is not closed."""
         self._plugin = channel(plugin)
         self.socket = socket
         self._server = aio.server(options=OPTIONS)
@@ -48,18 +50,18 @@ class Relay(grpc.GenericRpcHandler):
         self._server.add_insecure_port(f"unix:{socket}")
 
     async def start(self) -> None:
-        """Answer from now on."""
+        """Start serving."""
         await self._server.start()
 
     async def close(self) -> None:
-        """End: the kubelet takes the devices for sick from now on, as when a plugin ends."""
+        """Stop serving; the kubelet then counts the devices as unhealthy, as when a plugin ends."""
         self._closed = True
         await self._server.stop(None)
         await self._plugin.close()
         self.socket.unlink(missing_ok=True)
 
     def service(self, handler_call_details: Any) -> Any:
-        """How a method is answered (grpc.GenericRpcHandler)."""
+        """The handler of a method (grpc.GenericRpcHandler)."""
         method = handler_call_details.method
         if method == f"{_SERVICE}GetPreferredAllocation":
             return grpc.unary_unary_rpc_method_handler(self._preferred)
@@ -67,8 +69,8 @@ class Relay(grpc.GenericRpcHandler):
             return grpc.unary_unary_rpc_method_handler(self._options)
 
         async def pass_on(requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
-            ask: aio.StreamStreamMultiCallable[bytes, bytes] = self._plugin.stream_stream(method)
-            call = ask(requests)
+            method_of_plugin: aio.StreamStreamMultiCallable[bytes, bytes] = self._plugin.stream_stream(method)
+            call = method_of_plugin(requests)
             try:
                 async for answer in call:
                     yield answer
@@ -83,20 +85,20 @@ class Relay(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(pass_on)
 
     async def _options(self, request: bytes, context: _Context) -> bytes:
-        """The plugin's, and that it has a preference."""
-        options = DevicePluginOptions.FromString(await self._ask("GetDevicePluginOptions", request, context))
+        """The plugin's options, with a preferred allocation available."""
+        options = DevicePluginOptions.FromString(await self._call("GetDevicePluginOptions", request, context))
         self._plugin_prefers = options.get_preferred_allocation_available
         options.get_preferred_allocation_available = True
         return options.SerializeToString()
 
     async def _preferred(self, request: bytes, context: _Context) -> bytes:
-        """Kerf's choice; where it has made none, or none that can be had, the plugin's."""
-        asked = PreferredAllocationRequest.FromString(request)
-        if len(asked.container_requests) != 1:  # the kubelet asks container by container
-            return await self._ask("GetPreferredAllocation", request, context)
-        (container,) = asked.container_requests
+        """Kerf's choice of devices; the plugin's if Kerf has made none or it is not available."""
+        allocation = PreferredAllocationRequest.FromString(request)
+        if len(allocation.container_requests) != 1:  # the kubelet sends a request for each container
+            return await self._call("GetPreferredAllocation", request, context)
+        (container,) = allocation.container_requests
         answer = await self._prefer(
-            Call(
+            PreferenceRequest(
                 self._resource,
                 list(container.available_deviceIDs),
                 list(container.must_include_deviceIDs),
@@ -111,12 +113,12 @@ class Relay(grpc.GenericRpcHandler):
         del container.available_deviceIDs[:], container.must_include_deviceIDs[:]
         container.available_deviceIDs.extend(answer.rest)
         container.must_include_deviceIDs.extend(answer.devices)
-        return await self._ask("GetPreferredAllocation", asked.SerializeToString(), context)
+        return await self._call("GetPreferredAllocation", allocation.SerializeToString(), context)
 
-    async def _ask(self, method: str, request: bytes, context: _Context) -> bytes:
-        ask: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._plugin.unary_unary(f"{_SERVICE}{method}")
+    async def _call(self, method: str, request: bytes, context: _Context) -> bytes:
+        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = self._plugin.unary_unary(f"{_SERVICE}{method}")
         try:
-            return await ask(request, timeout=_TIMEOUT_S)
+            return await call(request, timeout=_TIMEOUT_S)
         except aio.AioRpcError as error:
             await _abort(context, error)
 
@@ -128,5 +130,5 @@ def _response(devices: list[str]) -> bytes:
 
 
 async def _abort(context: _Context, error: aio.AioRpcError) -> NoReturn:
-    """End a call as it has ended elsewhere."""
+    """End a call with the status of the plugin's call."""
     await context.abort(error.code(), error.details() or "")

@@ -1,4 +1,4 @@
-"""The annotation by which the agent tells what is: `kerf.dev/node-report`."""
+"""Writes the node's report, the annotation `kerf.dev/node-report`."""
 
 import asyncio
 import contextlib
@@ -25,22 +25,23 @@ logger = logging.getLogger(__name__)
 
 _NODE_REPORT: Final = "kerf.dev/node-report"
 _MAX_BYTES: Final = 128 * 1024
-"""Half of what an object's annotations may have together. No real node comes near it."""
+"""Half of the limit of an object's annotations. No real node comes near it."""
 _VERSION: Final = 1
 _SETTLING_S: Final = 0.2
+"""Time for more changes to arrive after a change of a pod."""
 _FAST_S, _FAST_FOR_S, _SLOW_S = 1.0, 5.0, 5.0
-_AGAIN_S: Final = 600.0
+_REWRITE_S: Final = 600.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 1.0, 30.0
 
 _Given = Mapping[str, Mapping[str, Devices]]
-"""What containers have, by the UID of their pod and their own name."""
+"""Devices of containers, by UID of the pod and the container's name."""
 
 
 def _given(listing: Listing, known: Mapping[str, Pod], before: _Given) -> dict[str, Mapping[str, Devices]]:
-    """By UID, of pods that have something; those that are listed and not yet known come with a later report.
+    """Devices by UID, of the known pods that have some.
 
-    A kubelet that has just begun lists nothing for a moment, whatever it has given: of pods that are there and that it
-    does not list, what was said `before` stands.
+    A kubelet that has just started lists no pods for a moment. Unlisted pods that have not finished keep what they had
+    `before`.
     """
     found = {
         pod.metadata.uid: before[pod.metadata.uid]
@@ -48,14 +49,14 @@ def _given(listing: Listing, known: Mapping[str, Pod], before: _Given) -> dict[s
         if name not in listing and pod.metadata.uid in before and not pod.finished
     }
     for name, containers in listing.items():
-        having = {container: devices for container, devices in containers.items() if devices}
-        if having and name in known:
-            found[known[name].metadata.uid] = having
+        with_devices = {container: devices for container, devices in containers.items() if devices}
+        if with_devices and name in known:
+            found[known[name].metadata.uid] = with_devices
     return found
 
 
 def _replicas_of(allocatable: Mapping[str, Iterable[str]]) -> dict[str, int]:
-    """Of resources whose devices are time slices: how many a GPU is shared into."""
+    """Replicas of each GPU, by resource whose devices are time slices."""
     sliced = {name: ids for name, ids in allocatable.items() if any(REPLICA in device for device in ids)}
     return {name: max(Counter(map(gpu_of, ids)).values()) for name, ids in sorted(sliced.items())}
 
@@ -67,11 +68,11 @@ def _text_of(
     replicas: Mapping[str, int] = MappingProxyType({}),
     max_bytes: int = _MAX_BYTES,
 ) -> str:
-    """The report, the same for the same; `steers` are the resources whose devices are given as Kerf chose, `replicas`
-    as of `_replicas_of`.
+    """The report as JSON, in a deterministic order; `steers` are the resources whose devices Kerf chooses, `replicas`
+    as returned by `_replicas_of`.
 
-    Where it would be too long, the pods with the longest entries are left out, and their number is told: whoever
-    writes pods settles the length of no entry but their own.
+    If it would be too long, the pods with the longest entries are left out and counted: a pod's author only controls
+    the length of its own entry.
     """
     entries = sorted(given_to.items(), key=lambda entry: (len(msgspec.json.encode(entry)), entry[0]))
     num_left_out = 0
@@ -90,19 +91,19 @@ def _text_of(
         num_left_out += 1
 
 
-class _Told(msgspec.Struct):
+class _Report(msgspec.Struct):
     gpus: list[Gpu] = msgspec.field(default_factory=list)
 
 
 _node_decoder: Final = Decoder(Named)
-_told_decoder: Final = msgspec.json.Decoder(_Told)
+_report_decoder: Final = msgspec.json.Decoder(_Report)
 
 
-def _uuids_told(node: bytes) -> list[str]:
-    """UUIDs of the GPUs that the report on a node names, in JSON; none where nothing can be read."""
+def _reported_uuids(node: bytes) -> list[str]:
+    """UUIDs of the GPUs in the report of a Node as JSON; [] if it can't be read."""
     with contextlib.suppress(msgspec.DecodeError):
         text = (_node_decoder.decode(node).metadata.annotations or {}).get(_NODE_REPORT, "{}")
-        return [gpu.uuid for gpu in _told_decoder.decode(text).gpus]
+        return [gpu.uuid for gpu in _report_decoder.decode(text).gpus]
     return []
 
 
@@ -119,7 +120,7 @@ class Reporter(Background):
         listed: Callable[[Listing], None],
         steers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`listed` is told of what the kubelet lists; `steers` as of `_text_of`."""
+        """`listed` is called with each listing of the kubelet; `steers` returns those of `_text_of`."""
         super().__init__("reporter")
         self._path = f"{NODES_PATH}/{node}/status"
         self._transport = transport
@@ -137,34 +138,34 @@ class Reporter(Background):
         """Whether the kubelet has answered at least once."""
 
     async def run(self) -> None:
-        """Look and write, until cancelled."""
-        last_news = time.monotonic()
+        """Read and write, until cancelled."""
+        last_change = time.monotonic()
         while True:
-            news = self._pods.news
+            change = self._pods.news
             try:
                 await self._write(await self._read())
                 self._pause_s = _MIN_PAUSE_S
             except (KubeletError, ClusterError) as error:
-                logger.warning("no report now, again in %.0f s: %s", self._pause_s, error)
+                logger.warning("the report was not written, retrying in %.0f s: %s", self._pause_s, error)
                 await asyncio.sleep(self._pause_s * random.uniform(0.75, 1.25))
                 self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
                 continue
-            recent = time.monotonic() - last_news < _FAST_FOR_S
-            await until_set(news, _FAST_S if recent else _SLOW_S)
-            if news.is_set():
-                last_news = time.monotonic()
+            recent = time.monotonic() - last_change < _FAST_FOR_S
+            await until_set(change, _FAST_S if recent else _SLOW_S)
+            if change.is_set():
+                last_change = time.monotonic()
                 await asyncio.sleep(_SETTLING_S)
 
     async def _recall(self) -> None:
-        """Have the inventory know the GPUs of the last report. Raises ClusterError.
+        """Give the inventory the GPUs of the last report. Raises ClusterError.
 
-        By a patch of nothing: the agent may not read nodes.
+        Reads the node by an empty patch, as the agent has no right to read nodes.
         """
-        self._inventory.recall(_uuids_told(await self._transport.patch(self._path, b'{"metadata": {}}')))
+        self._inventory.recall(_reported_uuids(await self._transport.patch(self._path, b'{"metadata": {}}')))
         self._recalled = True
 
     async def _read(self) -> str:
-        """Raises KubeletError, ClusterError."""
+        """The report as it is now. Raises KubeletError, ClusterError."""
         listing = await self._kubelet.listing()
         self._listed(listing)
         allocatable = await self._kubelet.allocatable()
@@ -176,9 +177,9 @@ class Reporter(Background):
         return _text_of(gpus, self._given, self._steers(), _replicas_of(allocatable))
 
     async def _write(self, text: str) -> None:
-        """Raises ClusterError. What has not changed is written again in a while: somebody may have removed it."""
+        """Write the report if it changed, or after `_REWRITE_S`, as it may have been removed. Raises ClusterError."""
         age_s = time.monotonic() - self._written_at
-        if text == self._written and age_s < _AGAIN_S:
+        if text == self._written and age_s < _REWRITE_S:
             return
         await asyncio.sleep(max(0.0, _MIN_PAUSE_S - age_s))
         patch = {"metadata": {"annotations": {_NODE_REPORT: text}}}

@@ -1,4 +1,4 @@
-"""The API server as a pod reaches it, by its service account; without the official client and its 30 MB."""
+"""A client of the API server with a pod's service account, without the 30 MB of the official client."""
 
 import os
 import ssl
@@ -14,15 +14,15 @@ _TIMEOUT_S: Final = 10.0
 
 
 class ServiceAccount(HttpTransport):
-    """An API server for which a pod has a token."""
+    """Calls the API server with the pod's token."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is where the kubelet keeps token and CA."""
+        """`directory` has the token and the CA."""
         super().__init__(_TIMEOUT_S)
         self._directory = directory
 
     async def start(self) -> None:
-        """Make ready to be called. Raises CredentialsError."""
+        """Open a session. Raises CredentialsError."""
         try:
             host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
             tls = ssl.create_default_context(cafile=str(self._directory / "ca.crt"))
@@ -32,7 +32,7 @@ class ServiceAccount(HttpTransport):
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls), headers=HEADERS)
 
     async def renew(self) -> None:
-        """Nothing to do: the token is read each time."""
+        """Nothing to do, as the token is read for each request."""
 
     async def authorization(self) -> str:
         """The header `Authorization`. Raises CredentialsError."""

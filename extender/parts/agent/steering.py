@@ -1,9 +1,9 @@
-"""Standing between the vendor's device plugin and the kubelet.
+"""A proxy between the vendor's device plugin and the kubelet.
 
-The plugin is told that the kubelet is at the agent's socket (`--kubelet-socket`), registers there, and the agent
-registers at the kubelet. Nothing is remembered on disk: a plugin watches for its kubelet's socket to be made anew, and
-registers again, so whatever begins anew, agent or kubelet, the agent makes its socket anew. A kubelet that starts
-removes all sockets of the folder, the plugin's too: that is what plugins watch for.
+The plugin is started with the agent's socket as `--kubelet-socket`, registers there, and the agent registers at the
+kubelet in its place. There is no state on disk: a plugin registers again when its kubelet's socket is recreated, so the
+agent recreates its socket whenever agent or kubelet restart. A starting kubelet removes all sockets of the folder,
+including the plugin's.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from grpc import aio
 
 from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Background
-from extender.parts.agent.choice import Call
+from extender.parts.agent.choice import PreferenceRequest
 from extender.parts.agent.kubelet import OPTIONS, channel
 from extender.parts.agent.kubelet_api.deviceplugin_v1beta1_pb2 import RegisterRequest
 from extender.parts.agent.preference import Answer
@@ -30,22 +30,22 @@ logger = logging.getLogger(__name__)
 _KUBELET_SOCKET: Final = "kubelet.sock"
 _AGENT_SOCKET: Final = "kerf.sock"
 _STEERED: Final = DEFAULT.resources
-"""Resources of which Kerf chooses the very GPUs. All others are the plugin's and the kubelet's."""
+"""Resources whose devices Kerf chooses; others are left to the plugin and the kubelet."""
 _REGISTER: Final = "/v1beta1.Registration/Register"
 _VERSION: Final = "v1beta1"
-_LOOK_S: Final = 0.25
+_POLL_S: Final = 0.25
 _TIMEOUT_S: Final = 10.0
 _NOTICES_S: Final = 0.2
-"""Until the kubelet has noticed that a connection has ended."""
+"""Time in which the kubelet notices that a connection has ended."""
 _Context = aio.ServicerContext[bytes, bytes]
 _Identity = tuple[int, int]
 
 
 class Steering(Background):
-    """The kubelet to device plugins, and their plugins to the kubelet."""
+    """Acts as the kubelet towards device plugins, and as the plugins towards the kubelet."""
 
-    def __init__(self, folder: Path, prefer: Callable[[Call], Awaitable[Answer]]) -> None:
-        """`folder` is the kubelet's for device plugins."""
+    def __init__(self, folder: Path, prefer: Callable[[PreferenceRequest], Awaitable[Answer]]) -> None:
+        """`folder` is the kubelet's folder for device plugins."""
         super().__init__("steering")
         self._folder = folder
         self._prefer = prefer
@@ -58,41 +58,40 @@ class Steering(Background):
 
     @property
     def resources(self) -> list[str]:
-        """Those whose plugins are registered."""
+        """Resources whose plugins are registered."""
         return sorted(self._relays)
 
     async def run(self) -> None:
-        """Begin anew with each socket of the kubelet, until cancelled."""
+        """Offer registration again with each new socket of the kubelet, until cancelled."""
         self._sweep()
         while True:
             kubelet = await self._changed_from(None)
             try:
                 await self._offer()
                 await self._changed_from(kubelet)
-                logger.info("the kubelet has begun anew, or let go of a plugin: plugins have to register again")
+                logger.info("the kubelet has restarted or dropped a plugin: plugins have to register again")
             finally:
                 await self._withdraw()
 
     async def _changed_from(self, kubelet: _Identity | None) -> _Identity | None:
-        """Wait until the kubelet's socket is another one, or the agent's is gone, and tell which it is then.
+        """Wait until the kubelet's socket differs from `kubelet`, the agent's is gone, or the kubelet dropped a relay.
 
-        By looking: a folder is watched by the system's own means, each with traps of its own, at no gain that anybody
-        would notice.
+        Returns the kubelet's socket. Polls, as inotify is more fragile and no faster in practice.
         """
         while True:
             found = _identity(self._folder / _KUBELET_SOCKET)
-            gone = kubelet is not None and not (self._folder / _AGENT_SOCKET).exists()
-            if found != kubelet or gone or any(relay.dropped for relay in self._relays.values()):
+            removed = kubelet is not None and not (self._folder / _AGENT_SOCKET).exists()
+            if found != kubelet or removed or any(relay.dropped for relay in self._relays.values()):
                 return found
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _sweep(self) -> None:
-        """Remove what an agent has left that ended abruptly."""
-        for left in self._folder.glob("kerf-*.sock"):
-            left.unlink(missing_ok=True)
+        """Remove sockets left by an agent that ended abruptly."""
+        for socket in self._folder.glob("kerf-*.sock"):
+            socket.unlink(missing_ok=True)
 
     async def _offer(self) -> None:
-        """Let plugins register. The socket comes by its name when somebody listens at it: they look for that."""
+        """Let plugins register. The socket gets its final name once it is served, as plugins watch for that name."""
         new, socket = self._folder / "kerf-new.sock", self._folder / _AGENT_SOCKET
         self._server = aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers((_Registration(self._register),))
@@ -112,44 +111,44 @@ class Steering(Background):
         (self._folder / _AGENT_SOCKET).unlink(missing_ok=True)
 
     def _close(self, relay: Relay) -> None:
-        """In the background: whoever is cancelled meanwhile would leave half a relay."""
+        """Close a relay in a task, so that a cancelled caller does not leave it half closed."""
         task = asyncio.create_task(relay.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def _register(self, request: bytes, context: _Context) -> bytes:
-        """A plugin registers: so does the agent, in its place."""
-        asked = RegisterRequest.FromString(request)
-        if asked.version != _VERSION or asked.resource_name not in _STEERED:
-            logger.info("%s, API version %s: left to the kubelet", asked.resource_name, asked.version)
-            return await self._tell_kubelet(request, context)
+        """Handle a plugin's registration: register the agent at the kubelet in its place."""
+        plugin = RegisterRequest.FromString(request)
+        if plugin.version != _VERSION or plugin.resource_name not in _STEERED:
+            logger.info("%s, API version %s: left to the kubelet", plugin.resource_name, plugin.version)
+            return await self._register_at_kubelet(request, context)
         async with self._registering:
-            return await self._stand_in(asked, context)
+            return await self._register_relay(plugin, context)
 
-    async def _stand_in(self, asked: RegisterRequest, context: _Context) -> bytes:
-        before = self._relays.pop(asked.resource_name, None)
+    async def _register_relay(self, plugin: RegisterRequest, context: _Context) -> bytes:
+        before = self._relays.pop(plugin.resource_name, None)
         if before is not None:
-            # First the end of the old one: kubelets before 1.37 end with a connection whatever plugin of the resource
-            # they know by then (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient).
+            # Close the old relay first: when a connection ends, kubelets before 1.37 stop whichever plugin of the
+            # resource is registered by then (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, runClient).
             self._close(before)
             await asyncio.gather(*self._closing)
             await asyncio.sleep(_NOTICES_S)
-        # Another name each time: the kubelet does not take one again of which it has yet to notice the end.
-        name = f"kerf-{asked.resource_name.replace('/', '-')}-{next(self._numbers)}.sock"
-        relay = Relay(asked.resource_name, self._folder / asked.endpoint, self._folder / name, self._prefer)
-        asked.endpoint = name
-        asked.options.get_preferred_allocation_available = True
+        # A new name each time: the kubelet refuses a name until it has noticed that its last connection ended.
+        name = f"kerf-{plugin.resource_name.replace('/', '-')}-{next(self._numbers)}.sock"
+        relay = Relay(plugin.resource_name, self._folder / plugin.endpoint, self._folder / name, self._prefer)
+        plugin.endpoint = name
+        plugin.options.get_preferred_allocation_available = True
         try:
             await relay.start()
-            answer = await self._tell_kubelet(asked.SerializeToString(), context)
+            answer = await self._register_at_kubelet(plugin.SerializeToString(), context)
         except BaseException:
             self._close(relay)
             raise
-        self._relays[asked.resource_name] = relay
-        logger.info("the plugin of %s is registered, by way of %s", asked.resource_name, name)
+        self._relays[plugin.resource_name] = relay
+        logger.info("the plugin of %s is registered, through %s", plugin.resource_name, name)
         return answer
 
-    async def _tell_kubelet(self, request: bytes, context: _Context) -> bytes:
+    async def _register_at_kubelet(self, request: bytes, context: _Context) -> bytes:
         async with channel(self._folder / _KUBELET_SOCKET) as kubelet:
             register: aio.UnaryUnaryMultiCallable[bytes, bytes] = kubelet.unary_unary(_REGISTER)
             try:
@@ -160,7 +159,7 @@ class Steering(Background):
 
 
 class _Registration(grpc.GenericRpcHandler):
-    """The kubelet's service for plugins."""
+    """The kubelet's registration service for plugins."""
 
     def __init__(self, register: Callable[[bytes, _Context], Awaitable[bytes]]) -> None:
         self._register = register
@@ -173,7 +172,7 @@ class _Registration(grpc.GenericRpcHandler):
 
 
 def _identity(socket: Path) -> _Identity | None:
-    """What tells a socket from another one of the same name; None where there is none."""
+    """Inode and ctime, which identify a socket among those of the same name; None if there is none."""
     with contextlib.suppress(FileNotFoundError):
         found = socket.stat()
         return found.st_ino, found.st_ctime_ns

@@ -1,1 +1,1 @@
-"""Pods without room that are let go for autoscalers to see: docs/parts/autoscaling.md."""
+"""Releases queued pods that fit no node, so that autoscalers see them: docs/parts/autoscaling.md."""

@@ -1,4 +1,4 @@
-"""Lets pods of the queue go that no node has room for."""
+"""Assembles the autoscaling part: releases of queued pods that fit no node, and a metric."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from extender.api.contributions import Contribution, Kernel
 from extender.metrics.registry import counter
 from extender.parts.autoscaling.releases import AutoscalerReleases
 from extender.parts.autoscaling.settings import AutoscalingSettings
-from extender.queueing.roomless import LetsRoomlessGo
+from extender.queueing.roomless import RoomlessReleaser
 
 
 def build(kernel: Kernel, wanted: AutoscalingSettings) -> Contribution:
-    """For the queue, where there is one."""
+    """The releases for the queue; nothing without a queue."""
     queue = kernel.queue
     if queue is None:
         return Contribution()
@@ -21,4 +21,4 @@ def build(kernel: Kernel, wanted: AutoscalingSettings) -> Contribution:
     def metrics() -> Iterator[Metric]:
         yield counter("kerf_queue_released", "Pods released without a node, for autoscalers.", releases.num)
 
-    return Contribution(offers={LetsRoomlessGo: releases}, metrics=metrics)
+    return Contribution(offers={RoomlessReleaser: releases}, metrics=metrics)

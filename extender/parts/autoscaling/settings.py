@@ -1,4 +1,4 @@
-"""Whether pods without room are let go for autoscalers."""
+"""Settings of the autoscaling part."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ from extender.settings.section import Section
 
 
 class AutoscalingSettings(Section):
-    """Pods of the queue that are let go for autoscalers to see: see docs/guides/autoscaling.md."""
+    """Releases queued pods that fit no node, so that autoscalers see them: see docs/guides/autoscaling.md."""
 
     enabled: bool = False
-    """Whether pods that no node has room for are let go, one pod or gang at a time. Their gates stay open."""
+    """Whether pods that fit no node are released, one pod or gang at a time. Their gates stay open."""
     after_s: float = Field(default=60.0, ge=0)
-    """A pod is let go once it has waited this many seconds."""
+    """Seconds that a pod waits before it is released."""
 
 
 PART: Final = Part(
@@ -22,7 +22,7 @@ PART: Final = Part(
     settings=AutoscalingSettings,
     wanted=lambda autoscaling: autoscaling.enabled,
     module="extender.parts.autoscaling.part",
-    lacks=lambda all_of_them: "" if all_of_them.queue.enabled else "enabled needs queue.enabled: its pods are let go",
+    lacks=lambda settings: "" if settings.queue.enabled else "enabled needs queue.enabled, whose pods it releases",
     renamed={
         "queue.release_for_autoscalers": "autoscaling.enabled",
         "queue.release_after_s": "autoscaling.after_s",

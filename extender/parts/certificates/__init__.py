@@ -1,1 +1,1 @@
-"""Certificates that Kerf makes and renews itself: docs/parts/certificates.md."""
+"""Certificates that Kerf issues and renews itself: docs/parts/certificates.md."""

@@ -1,7 +1,7 @@
-"""The contents of a Secret with certificates of Kerf's own making: what is wrong with them, and what is put right.
+"""Validates and issues the certificates of the Secret. Pure functions: time is an argument.
 
-Pure: time is an argument. A CA signs both sides' certificates. Its key is kept beside them, so that the server's
-certificate is renewed without anybody having to be told of another CA; whoever may read the one key may read the other.
+A CA signs the server's and the client's certificates. Its key is stored with them, so that certificates are renewed
+without distributing a new CA; anyone who can read one key can read the other.
 """
 
 import ipaddress
@@ -26,11 +26,11 @@ _MAX_BYTES: Final = 1 << 16
 _CA_VALID: Final = timedelta(days=3650)
 _CA_LEFT_FRAC: Final = 0.1
 _LEFT_FRAC: Final = 1 / 3
-"""What is left of a certificate's time when another is made."""
+"""Fraction of a certificate's validity that is left when it is renewed."""
 _BACKDATED: Final = timedelta(minutes=5)
-"""Clocks differ."""
+"""Tolerates clock skew."""
 _MAX_AUTHORITIES: Final = 2
-"""The one that signs, and the one before it."""
+"""The signing CA and its predecessor."""
 _USAGES: Final = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
     *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
@@ -39,25 +39,25 @@ _SIGNS: Final = x509.KeyUsage(**{usage: usage == "key_cert_sign" for usage in _U
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the certificates are for."""
+class CertificateSpec:
+    """The certificates to issue."""
 
     hosts: Sequence[str]
     client: str
-    """The name in a client's certificate, "" for none."""
+    """Common name of the client certificate, "" for none."""
     valid: timedelta
-    """Of the server's certificate."""
+    """Validity of the server's certificate."""
 
 
 class _FaultError(Exception):
-    """Why certificates can't be used, or are to be replaced."""
+    """Certificates can't be used or are to be renewed."""
 
 
-def fault(data: Data, wanted: Wanted, now: datetime) -> str:
-    """Why others have to be made, "" if these will do for a good while.
+def fault(data: Data, wanted: CertificateSpec, now: datetime) -> str:
+    """Why the certificates must be replaced, "" if they need not.
 
-    Those without the CA's key were made by somebody else, as a chart before this one made them: they are used for as
-    long as they last, whatever they are for, since others would have to be told of another CA.
+    Certificates without the CA's key were issued by something else, such as an earlier chart. They are used until they
+    expire, whatever their hosts, as replacing them would need a new CA to be distributed.
     """
 
     def check() -> None:
@@ -74,25 +74,24 @@ def fault(data: Data, wanted: Wanted, now: datetime) -> str:
     return _fault_of(check)
 
 
-def renewed(data: Data, wanted: Wanted, now: datetime) -> dict[str, bytes]:
-    """Certificates by the CA that is there, or by another one if that won't do; the one before it goes on being
-    trusted."""
-    made: dict[str, bytes] = {}
+def renewed(data: Data, wanted: CertificateSpec, now: datetime) -> dict[str, bytes]:
+    """New certificates by the existing CA, or by a new one if it is invalid; its predecessor stays trusted."""
+    issued: dict[str, bytes] = {}
     if _fault_of(lambda: _check_authority(_authorities(data)[0], data, now)):
         authority, key = _new_authority(now)
-        made[_CA_KEY] = _pem(key)
-        made[CA] = b"".join(one.public_bytes(_PEM) for one in [authority, *_still_trusted(data, now)])
+        issued[_CA_KEY] = _pem(key)
+        issued[CA] = b"".join(one.public_bytes(_PEM) for one in [authority, *_still_trusted(data, now)])
     else:
         authority, key = _authorities(data)[0], _key(data, _CA_KEY)
     until = authority.not_valid_after_utc
-    made |= _issue(authority, key, wanted.hosts, "", now, min(now + wanted.valid, until), (CERTIFICATE, KEY))
+    issued |= _issue(authority, key, wanted.hosts, "", now, min(now + wanted.valid, until), (CERTIFICATE, KEY))
     if wanted.client and _fault_of(lambda: _check(data, _CLIENT_CERTIFICATE, _CLIENT_KEY, [authority], now)):
-        made |= _issue(authority, key, (), wanted.client, now, until, (_CLIENT_CERTIFICATE, _CLIENT_KEY))
-    return made
+        issued |= _issue(authority, key, (), wanted.client, now, until, (_CLIENT_CERTIFICATE, _CLIENT_KEY))
+    return issued
 
 
 def _fault_of(check: Callable[[], None]) -> str:
-    """What a check finds; what can't even be looked at is a fault like others, whoever wrote it."""
+    """The error of a check, "" for none; any exception counts, as anyone may have written the data."""
     try:
         check()
     except Exception as error:
@@ -109,18 +108,18 @@ def _new_authority(now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePri
 
 
 def _still_trusted(data: Data, now: datetime) -> list[x509.Certificate]:
-    """The CA that signed until now: what it has signed is in use still."""
+    """The previous CA, whose certificates are still in use."""
     found: list[x509.Certificate] = []
 
-    def look() -> None:
+    def collect() -> None:
         found.extend(one for one in _authorities(data) if one.not_valid_after_utc > now)
 
-    _fault_of(look)
+    _fault_of(collect)
     return found[: _MAX_AUTHORITIES - 1]
 
 
 def _authorities(data: Data) -> list[x509.Certificate]:
-    """All that are trusted, the one that signs first. Raises FaultError."""
+    """The trusted CAs, the signing one first. Raises _FaultError."""
     try:
         found = x509.load_pem_x509_certificates(_content(data, CA))
     except ValueError as error:
@@ -131,7 +130,7 @@ def _authorities(data: Data) -> list[x509.Certificate]:
 
 
 def _check_authority(authority: x509.Certificate, data: Data, now: datetime) -> None:
-    """Whether others can go on being signed by it. Raises FaultError."""
+    """Check that a CA can sign more certificates. Raises _FaultError."""
     if _public(_key(data, _CA_KEY).public_key()) != _public(authority.public_key()):
         raise _FaultError(f"{_CA_KEY} is not the key of {CA}")
     try:
@@ -139,12 +138,12 @@ def _check_authority(authority: x509.Certificate, data: Data, now: datetime) -> 
     except (x509.ExtensionNotFound, ValueError):
         signs = False
     if not signs:
-        raise _FaultError(f"{CA} is no CA")
+        raise _FaultError(f"{CA} is not a CA")
     _check_time(authority, CA, _CA_LEFT_FRAC, now)
 
 
 def _check(data: Data, name: str, key: str, authorities: Sequence[x509.Certificate], now: datetime) -> None:
-    """Whether a certificate is its key's, a CA's, and good for a while. Raises FaultError."""
+    """Check that a certificate matches its key, is signed by a CA, and need not be renewed. Raises _FaultError."""
     certificate = _certificate(data, name)
     if _public(_key(data, key).public_key()) != _public(certificate.public_key()):
         raise _FaultError(f"{key} is not the key of {name}")
@@ -173,7 +172,7 @@ def _check_hosts(certificate: x509.Certificate, hosts: Sequence[str]) -> None:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
-        raise _FaultError(f"{CERTIFICATE} is for no host") from None
+        raise _FaultError(f"{CERTIFICATE} has no host names") from None
     if missing := [host for host in hosts if _general_name(host) not in names]:
         raise _FaultError(f"{CERTIFICATE} is not for {missing[0]}")
 
@@ -186,13 +185,13 @@ def _certificate(data: Data, name: str) -> x509.Certificate:
 
 
 def _key(data: Data, name: str) -> ec.EllipticCurvePrivateKey:
-    """A private key; whatever kind it is, it can tell its public one. Raises FaultError."""
+    """A private key, for the CA an elliptic-curve key. Raises _FaultError."""
     try:
         key = serialization.load_pem_private_key(_content(data, name), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise _FaultError(f"{name} can't be read: {error}") from None
     if name == _CA_KEY and not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise _FaultError(f"{name} is none that Kerf made")
+        raise _FaultError(f"{name} was not issued by Kerf")
     return key  # type: ignore[return-value]
 
 
@@ -212,7 +211,7 @@ def _issue(
     until: datetime,
     names: tuple[str, str],
 ) -> dict[str, bytes]:
-    """A certificate and its key, under their names in the Secret: a server's, or that of a `client`."""
+    """A server's certificate, or that of `client`, and its key, under their `names` in the Secret."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(client or hosts[0][:64]), key, now, until).issuer_name(authority.subject)
     usage = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH

@@ -1,4 +1,4 @@
-"""What keeps certificates of Kerf's own making."""
+"""Assembles the certificates part."""
 
 from datetime import UTC, datetime
 
@@ -9,7 +9,7 @@ from extender.server.certificates import CertificateFiles
 
 
 def build(kernel: Kernel, wanted: CertificateSettings) -> Contribution:
-    """A keeper of the files that the server reads; the server waits for them. Raises PartError."""
+    """A controller of the certificate files, which the server waits for. Raises PartError."""
     server = kernel.settings.server
     if server.tls_cert_file is None or server.tls_key_file is None:
         raise PartError("certificates.secret needs server.tls_cert_file and server.tls_key_file, to write them")

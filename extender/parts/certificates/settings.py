@@ -1,4 +1,4 @@
-"""Which certificates Kerf makes itself, and where it keeps them."""
+"""Settings of the certificates part."""
 
 from typing import Final, Self
 
@@ -9,7 +9,7 @@ from extender.settings.section import Section
 
 
 class CertificateSettings(Section):
-    """Certificates that Kerf makes and renews itself, and shares among its replicas by a Secret: see
+    """Certificates that Kerf issues and renews itself, and shares between its replicas in a Secret: see
     docs/guides/install.md."""
 
     GONE = {
@@ -17,19 +17,19 @@ class CertificateSettings(Section):
     }
 
     secret: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9.]*/[a-z0-9][-a-z0-9.]*)?$")
-    """NAMESPACE/NAME of the Secret. The files of server.tls_cert_file, server.tls_key_file and
-    server.tls_client_ca_file are then written by Kerf; empty: they are given."""
+    """NAMESPACE/NAME of the Secret. Kerf then writes the files of server.tls_cert_file, server.tls_key_file and
+    server.tls_client_ca_file; empty: the files are provided."""
     hosts: list[str] = []
     """Host names and IP addresses that the server's certificate is for."""
     client: str = ""
-    """Name in a client certificate that is made as well, such as kube-scheduler; empty: none."""
+    """Common name of a client certificate to issue as well, such as kube-scheduler; empty: none."""
     webhooks: list[str] = []
-    """MutatingWebhookConfigurations by which the API server calls this Kerf: their caBundle is kept."""
+    """MutatingWebhookConfigurations by which the API server calls this Kerf; their caBundle is kept up to date."""
 
     @model_validator(mode="after")
-    def _for_somebody(self) -> Self:
+    def _has_hosts(self) -> Self:
         if self.secret and not self.hosts:
-            raise ValueError("secret needs hosts: by which names Kerf is called")
+            raise ValueError("secret needs hosts: the names by which Kerf is called")
         return self
 
 

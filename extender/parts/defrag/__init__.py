@@ -1,4 +1,9 @@
-"""Making room: which pods would have to move so that others fit, and moving them: docs/parts/defrag.md."""
+"""Making room: plans which pods to move so that others fit, and moves them. See docs/parts/defrag.md.
+
+A question (`questions`) goes through `answers` to a process of its own (`process`, `targets`, `movable`), where
+`extender.planning.moves` finds the moves. `applying` takes operators' orders, `policy` acts by itself. `mover` carries
+a plan out: `starts` begins a step after `checks` and `proof`, `steps` follows it, `target_pods` places the target.
+"""
 
 from typing import Final
 
@@ -12,7 +17,7 @@ FACE: Final = Face(
             f"{__name__}.command",
         ),
         "drain": Command(
-            "Which pods have to move, and where, so that nodes be empty; --apply moves them.",
+            "Plan which pods have to move, and where, to empty nodes; --apply moves them.",
             Heading.ASK,
             f"{__name__}.command",
         ),

@@ -1,6 +1,4 @@
-"""Questions of how room could be made, answered in a process of its own; plans are kept for a while, to be carried out
-as they were shown.
-"""
+"""Plans moves in a separate process, and keeps plans for a while so that they can be carried out as shown."""
 
 import asyncio
 import pickle
@@ -14,13 +12,13 @@ import msgspec
 
 from extender.core.clusters import Cluster
 from extender.core.policies.policy import Policy
-from extender.explain.processes import Talk, Turns, pages
+from extender.explain.processes import ParentPipe, QuestionQueue, pages
 from extender.kube.client import ApiError, ClusterError, Transport
 from extender.kube.transport import NODES_PATH, PODS_PATH
 from extender.kube.watches import BOUND_PODS, PENDING_PODS
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.ledger.mirror import Mirror
-from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Costs, Facts, Held
+from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Costs, Held, PlanInputs
 from extender.parts.defrag.movable import BUDGETS_PATH, JOBS_PATH
 from extender.parts.defrag.plan import RoomPlan
 from extender.parts.defrag.questions import Needs
@@ -35,20 +33,20 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 _needs_decoder: Final = msgspec.json.Decoder(Needs)
 
 
-class _Named(msgspec.Struct):
+class _PlanId(msgspec.Struct):
     id: str
     fits: bool
 
 
 def queued_in(backlog: Backlog | None) -> dict[str, tuple[str, str]]:
-    """Gang and topology of the pods in a queue, by UID, as it takes them."""
+    """Gang and topology of queued pods, by UID, as the queue reads them."""
     entries = backlog.entries.values() if backlog is not None else ()
     return {entry.uid: (entry.planned.gang, entry.planned.topology) for entry in entries if entry.planned is not None}
 
 
 @dataclass(eq=False)
 class RoomAnswers:
-    """Answers how room could be made."""
+    """Answers questions about making room."""
 
     transport: Transport
     ledger: Ledger
@@ -56,19 +54,19 @@ class RoomAnswers:
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     policy: str
-    """The default one."""
+    """Name of the default policy."""
     policies: Callable[[], Mapping[str, Policy]] = dict
-    """The configured ones, for use elsewhere."""
-    turns: Turns = field(default_factory=Turns)
+    """Copies of the configured policies."""
+    turns: QuestionQueue = field(default_factory=QuestionQueue)
     quotas: Quotas = field(default_factory=Quotas)
     queued: Callable[[], Mapping[str, tuple[str, str]]] = dict
-    """Of pods in the queue, by UID: gang and topology."""
+    """Gang and topology of queued pods, by UID."""
     gated_in: Callable[[], frozenset[str] | None] = lambda: None
     costs: Callable[[], Costs] = Costs
     sick: Callable[[Cluster], Mapping[str, tuple[int, ...]]] = lambda cluster: {}
-    """Indices of the GPUs that are sick now, by node."""
+    """Indices of the GPUs that are unhealthy now, by node."""
     _kept: OrderedDict[str, tuple[float, bytes]] = field(default_factory=OrderedDict, init=False)
-    """Answers by their plan's id, with the time of each."""
+    """Time and answer by plan ID."""
 
     async def answer(
         self,
@@ -76,43 +74,43 @@ class RoomAnswers:
         *,
         rest_s: float = 0.0,
         sick: Mapping[str, tuple[int, ...]] | None = None,
-        resting: frozenset[str] = frozenset(),
+        backing_off: frozenset[str] = frozenset(),
     ) -> bytes:
         """The cheapest moves found, as JSON. Raises QuestionError, BusyError, ClusterError.
 
-        Pods that have run for less than `rest_s` stay, and those of the controllers `resting`, by UID. `sick` are the
-        GPUs taken for sick, by node; None: all that are.
+        Pods that have run for less than `rest_s` stay, and those of controllers (UIDs) in `backing_off`. `sick` are the
+        GPUs to treat as unhealthy, by node; None: those that are unhealthy now.
         """
-        async with self.turns.process("extender.parts.defrag.process") as talk:
-            needs = _needs_decoder.decode(await talk.ask(body))
+        async with self.turns.process("extender.parts.defrag.process") as pipe:
+            needs = _needs_decoder.decode(await pipe.ask(body))
             async for message in self._lists(needs):
-                await talk.send(message)
-            no_jobs = await self._send_jobs(talk)
-            costs = replace(self.costs(), rest_s=rest_s, resting=resting)
-            facts, held = self._moment(no_jobs, costs, sick)
+                await pipe.send(message)
+            no_jobs = await self._send_jobs(pipe)
+            costs = replace(self.costs(), rest_s=rest_s, backing_off=backing_off)
+            facts, held = self._snapshot(no_jobs, costs, sick)
             for first in range(0, len(held), _PICKLED_AT_ONCE):
                 portion = held[first : first + _PICKLED_AT_ONCE]
-                await talk.send(HELD + pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
+                await pipe.send(HELD + pickle.dumps(portion, pickle.HIGHEST_PROTOCOL))
                 await asyncio.sleep(0)
-            told = await talk.ask(FACTS + pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
-        if msgspec.json.decode(told, type=_Named).id:
-            self._keep(facts.id, told)
-        return told
+            answer = await pipe.ask(FACTS + pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
+        if msgspec.json.decode(answer, type=_PlanId).id:
+            self._keep(facts.id, answer)
+        return answer
 
     def kept(self, plan: str) -> RoomPlan | None:
-        """A plan as it was answered, by its id; None where it is not known any more."""
+        """An earlier plan by its ID, None if it has expired."""
         known = self._kept.get(plan)
         if known is None or self.clock() - known[0] > _KEPT_S:
             return None
         return msgspec.json.decode(known[1], type=RoomPlan)
 
-    def _keep(self, plan: str, told: bytes) -> None:
-        self._kept[plan] = self.clock(), told
+    def _keep(self, plan: str, answer: bytes) -> None:
+        self._kept[plan] = self.clock(), answer
         while len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
 
     async def _lists(self, needs: Needs) -> AsyncIterator[bytes]:
-        """What every plan takes of the API server, page by page."""
+        """The API server's lists that every plan needs, page by page."""
         pending = f"{PENDING_PODS.field_selector},metadata.namespace={needs.namespace}"
         lists = [
             (NODES, NODES_PATH, ""),
@@ -127,38 +125,38 @@ class RoomAnswers:
             except ApiError as error:
                 if kind != BUDGETS or error.status not in (_FORBIDDEN, _NOT_FOUND):
                     raise
-                if error.status == _FORBIDDEN:  # a plan that breaks budgets which nobody has read would be no plan
+                if error.status == _FORBIDDEN:
                     raise ClusterError(
-                        f"disruption budgets can't be read, and nobody is moved without them: {error}; Kerf needs the "
+                        f"disruption budgets can't be read, and no pod is moved without them: {error}; Kerf needs the "
                         "right to list poddisruptionbudgets"
                     ) from None
 
-    async def _send_jobs(self, talk: Talk) -> str:
-        """Why Jobs can't be read, "" where they were: then their pods stay."""
+    async def _send_jobs(self, pipe: ParentPipe) -> str:
+        """Send the list of Jobs; returns why they can't be read, so that their pods stay, "" if they can."""
         try:
             async for page in pages(self.transport, JOBS_PATH, {}):
-                await talk.send(JOBS + page)
+                await pipe.send(JOBS + page)
         except ApiError as error:
             if error.status not in (_FORBIDDEN, _NOT_FOUND):
                 raise
             return f"{error}"
         return ""
 
-    def _moment(
+    def _snapshot(
         self, no_jobs: str, costs: Costs, sick: Mapping[str, tuple[int, ...]] | None
-    ) -> tuple[Facts, list[Held]]:
-        """What Kerf knows itself, all of one moment."""
+    ) -> tuple[PlanInputs, list[Held]]:
+        """A consistent snapshot of Kerf's own state."""
         cluster = self.ledger.snapshot(self.clock())
         held = [
-            Held(claim.uid, claim.pod, claim.node, claim.held, claim.state is ClaimState.BOUND)
+            Held(one.uid, one.pod, one.node, one.held, one.state is AllocationState.BOUND)
             for name in cluster.row_of
-            for claim in self.ledger.claims_on(name)
+            for one in self.ledger.allocations_on(name)
         ]
-        facts = Facts(
+        facts = PlanInputs(
             cluster=replace(cluster, devices=None),
-            pods_on={name: tuple(self.mirror.tenants.on(name)) for name in cluster.row_of},
+            pods_on={name: tuple(self.mirror.bound_pods.on(name)) for name in cluster.row_of},
             policy=self.policy,
-            # Only what ranks nodes: the rest are functions, which can't be sent.
+            # Only what ranks nodes: the other fields are functions, which can't be pickled.
             policies={
                 name: replace(policy, apart=None, terms=None, breakdown=None)
                 for name, policy in self.policies().items()

@@ -1,4 +1,4 @@
-"""Carrying out a plan that was shown: that very one, by its id, and no other."""
+"""HTTP calls that carry out a plan by its ID, and stop it."""
 
 import logging
 from collections.abc import Callable
@@ -19,43 +19,43 @@ _MAX_NAMED: Final = 3
 
 
 class Apply(msgspec.Struct, forbid_unknown_fields=True):
-    """Which plan to carry out."""
+    """The plan to carry out."""
 
     id: str
-    """As `POST /defrag` has told it."""
+    """ID from `POST /defrag`."""
 
 
 class Applied(msgspec.Struct):
-    """The plan that is carried out."""
+    """The plan under way."""
 
     id: str
-    """As `GET /defrag` tells it from now on."""
+    """ID in `GET /defrag`."""
 
 
 class Stop(msgspec.Struct, forbid_unknown_fields=True):
-    """Evict nobody any more."""
+    """Stop evicting pods."""
 
     why: str = ""
 
 
 class Stopped(msgspec.Struct):
-    """What came of it."""
+    """Result of a stop."""
 
     stopped: bool
-    """Whether a plan was carried out; the move under way is finished."""
+    """Whether a plan was under way; its current move is finished."""
 
 
 class Mover(Protocol):
-    """What carries plans out."""
+    """Carries out plans."""
 
     async def begin(self, plan: RoomPlan, target: str = "") -> str:
-        """The id of the plan under way."""
+        """Begin a plan; returns its new ID."""
 
     def give_up(self, why: str) -> bool:
-        """Whether anything was."""
+        """Stop evicting; returns whether a plan was under way."""
 
     def state(self) -> RoomState:
-        """How far it is."""
+        """State of the current plan, or of the last one."""
 
 
 _apply: Final = msgspec.json.Decoder(Apply)
@@ -64,53 +64,52 @@ _stop: Final = msgspec.json.Decoder(Stop)
 
 @dataclass(eq=False)
 class Applying:
-    """Has plans carried out, where there is somebody to do it."""
+    """Answers `POST /defrag/apply` and `/defrag/stop`."""
 
     answers: RoomAnswers
     mover: Mover | None
-    """None where no pods are moved."""
+    """None if Kerf moves no pods."""
     why_off: str
-    """Then: why not."""
+    """Why there is no mover."""
     policy: Callable[[], PolicyState | None] = lambda: None
-    """How what makes room by itself stands; None where nothing does."""
+    """State of the policy; None if it is off."""
 
     async def apply(self, body: bytes) -> bytes:
         """Begin to carry out a plan. Raises QuestionError, NotKnownError, RefusedError."""
-        asked = _read(_apply, body)
-        mover = self._wanted()
-        plan = self.answers.kept(asked.id)
+        request = _read(_apply, body)
+        mover = self._require_mover()
+        plan = self.answers.kept(request.id)
         if plan is None:
-            raise NotKnownError(f"no plan {asked.id[:40]!r} is kept (any more): ask for one anew")
+            raise NotKnownError(f"no plan {request.id[:40]!r} is kept (any more): request a new one")
         try:
             begun = await mover.begin(plan, target_of(plan))
         except RoomError as error:
             raise RefusedError(str(error)) from None
-        logger.info("plan %s is carried out as %s: %d moves", asked.id, begun, len(plan.moves))
+        logger.info("plan %s is carried out as %s: %d moves", request.id, begun, len(plan.moves))
         return msgspec.json.encode(Applied(begun))
 
     def stop(self, body: bytes) -> bytes:
-        """Evict nobody any more. Raises QuestionError, RefusedError."""
-        asked = _read(_stop, body or b"{}")
-        return msgspec.json.encode(
-            Stopped(self._wanted().give_up(f"stopped by hand: {asked.why[:200] or 'no reason'}"))
-        )
+        """Stop evicting pods. Raises QuestionError, RefusedError."""
+        request = _read(_stop, body or b"{}")
+        stopped = self._require_mover().give_up(f"stopped by hand: {request.why[:200] or 'no reason'}")
+        return msgspec.json.encode(Stopped(stopped))
 
     def state(self) -> RoomState:
-        """How far the plan is that is carried out, or was last."""
+        """State of the current plan, or of the last one, and of the policy."""
         state = self.mover.state() if self.mover is not None else state_of(None, [], 0, self.why_off)
         state.policy = self.policy()
         return state
 
-    def _wanted(self) -> Mover:
+    def _require_mover(self) -> Mover:
         if self.mover is None:
             raise RefusedError(self.why_off)
         return self.mover
 
 
 def target_of(plan: RoomPlan) -> str:
-    """For what room is made, in words."""
+    """What room is made for, in words."""
     if not plan.target and not plan.emptied:
-        return "taking pods off sick GPUs"
+        return "moving pods off unhealthy GPUs"
     names = [pod.pod for pod in plan.target] or plan.emptied
     what = ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")
     return what if plan.target else f"emptying {what}"

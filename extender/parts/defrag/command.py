@@ -1,5 +1,4 @@
-"""`kerf defrag` and `kerf drain`: which pods to move so that others fit, or nodes or sick GPUs become free; or to have
-them moved."""
+"""`kerf defrag` and `kerf drain`: plan and make moves so that pods fit, or nodes or unhealthy GPUs become free."""
 
 import time
 from collections.abc import Sequence
@@ -26,40 +25,38 @@ from extender.cli.consoles import names
 from extender.cli.printing import echo
 
 _ANSWER_S: Final = 300.0
-"""For which an answer is waited for: others may have their turn first."""
+"""Timeout of a question: other questions may run first."""
 _LOOK_S: Final = 2.0
 _MAX_NAMED, _MAX_EMPTIED = 4, 20
 _UNDER_WAY: Final = ("moving", "placing")
 _HOUR_S: Final = 3600.0
 _TYPED: Final = {"for": "--for", "empty": "NODE", "nodes": "--nodes", "priority": "--priority"}
-"""Of a question's keys that an answer may blame, what was typed."""
+"""Command-line names of the question's keys that an error may begin with."""
 
 
 @asks_kerf
 def defrag(  # noqa: PLR0913, PLR0917 - options of a command
     kerf: Kerf,
-    waiting: Annotated[
-        str | None, typer.Option("--for", help="A pod or gang that waits: NAME or NAMESPACE/NAME.")
-    ] = None,
+    waiting: Annotated[str | None, typer.Option("--for", help="A waiting pod or gang: NAME or NAMESPACE/NAME.")] = None,
     files: Annotated[
         list[str] | None,
         typer.Option(
-            "--file", "-f", help="Manifests of pods, or of what makes some, to make room for; `-` reads standard input."
+            "--file", "-f", help="Manifests of pods, or of objects that create pods; `-` reads standard input."
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="So many free GPUs on a node.")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="With --gpus: on so many nodes.")] = None,
-    free_nodes: Annotated[int | None, typer.Option(min=1, help="So many GPU nodes without any pod.")] = None,
-    heal: Annotated[bool, typer.Option("--heal", help="No pods on sick GPUs.")] = False,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Number of free GPUs on a node.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --gpus: number of such nodes.")] = None,
+    free_nodes: Annotated[int | None, typer.Option(min=1, help="Number of GPU nodes without pods.")] = None,
+    heal: Annotated[bool, typer.Option("--heal", help="Move pods off unhealthy GPUs.")] = False,
     max_moves: Annotated[int | None, typer.Option(min=0, help="Most pods to move.")] = None,
     priority: Annotated[
-        int | None, typer.Option(help="Don't move pods of higher priority; default: than the pods that wait have.")
+        int | None, typer.Option(help="Don't move pods of higher priority; default: that of the pods to make room for.")
     ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan shown.")] = False,
     stops: Annotated[bool, typer.Option("--stop", help="Stop moving pods.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The cheapest moves by which pods would fit, or nodes or sick GPUs become free.
+    """The cheapest moves that make pods fit, or nodes or unhealthy GPUs free.
 
     Changes nothing without --apply.
 
@@ -89,7 +86,7 @@ def drain(
     priority: Annotated[
         int | None, typer.Option(help="Don't move pods of higher priority; default: any may move.")
     ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Have the plan that is shown carried out.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan shown.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """The cheapest moves after which nodes have no pods with GPUs; kubectl drain does the rest. Changes nothing without
@@ -105,7 +102,7 @@ def drain(
 
 
 def _make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: bool, files: Sequence[str] = ()) -> None:
-    """Ask how room could be made, print it, and have it made where that is wanted; `files` hold manifests of it."""
+    """Plan moves, print the plan, and carry it out with `apply`; `files` are the question's manifest files."""
     if apply:
         kerf.announce()
     answer = kerf.ask("/defrag", question, _ANSWER_S, _as_typed, files)
@@ -113,20 +110,20 @@ def _make_room(kerf: Kerf, question: dict[str, Any], output: Output, *, apply: b
     if not answer["fits"]:
         raise typer.Exit(PENDING)
     if apply:
-        _have_made(kerf, answer)
-    if answer["impossible"]:  # some can leave sick GPUs, others can't
+        _apply(kerf, answer)
+    if answer["impossible"]:  # with --heal some pods may stay
         raise typer.Exit(PENDING)
 
 
 def _as_typed(text: str) -> str:
-    """A fault that begins with a question's key, with what was typed in its stead."""
+    """An error with its leading question key replaced by the command-line name."""
     key, colon, rest = text.partition(": ")
     return f"{_TYPED[key]}: {rest}" if colon and key in _TYPED else text
 
 
-def _have_made(kerf: Kerf, answer: Any) -> None:
+def _apply(kerf: Kerf, answer: Any) -> None:
     if not answer["id"]:
-        echo("nobody has to move", err=True)
+        echo("no pod has to move", err=True)
         return
     try:
         begun = kerf.ask("/defrag/apply", {"id": answer["id"]})["id"]
@@ -136,21 +133,21 @@ def _have_made(kerf: Kerf, answer: Any) -> None:
 
 
 def _follow(kerf: Kerf, plan: str) -> None:
-    """Tell how far a plan is until it is over. It goes on when this command ends."""
-    told: dict[str, str] = {}
+    """Print a plan's progress until it ends. The plan continues if this command is interrupted."""
+    shown: dict[str, str] = {}
     echo(f"carrying out plan {plan}; it goes on if you leave (kerf defrag --stop stops it)", err=True)
     while True:
         try:
             state = kerf.ask("/defrag")
         except AnswerError as error:
-            fail(f"how far it is can't be told: {error}", FAILED)
+            fail(f"the plan's state can't be read: {error}", FAILED)
         if state["id"] != plan:
-            fail(f"Kerf knows nothing of plan {plan} any more: {state['fault'] or 'another one has begun'}", FAILED)
+            fail(f"Kerf no longer has plan {plan}: {state['fault'] or 'another one has begun'}", FAILED)
         for move in state["moves"]:
             stage = f"{move['stage']}{f' ({why})' if (why := move['why']) else ''}"
-            if told.get(move["pod"], "planned") != stage:
+            if shown.get(move["pod"], "planned") != stage:
                 echo(f"{move['pod']} to {move['to']}: {stage}", err=True)
-                told[move["pod"]] = stage
+                shown[move["pod"]] = stage
         if state["phase"] not in _UNDER_WAY:
             break
         time.sleep(_LOOK_S)
@@ -160,7 +157,7 @@ def _follow(kerf: Kerf, plan: str) -> None:
 
 
 def _stop(kerf: Kerf) -> None:
-    """Have nobody evicted any more."""
+    """Stop evictions."""
     kerf.announce()
     stopped = kerf.ask("/defrag/stop", {"why": "kerf defrag --stop"})["stopped"]
     echo("stopped: the move under way is finished" if stopped else "nothing was under way")
@@ -168,20 +165,20 @@ def _stop(kerf: Kerf) -> None:
 
 def _print(question: Any, answer: Any, console: Console) -> None:
     target, moves = answer["target"], answer["moves"]
-    who = [pod["pod"] for pod in target] or answer["emptied"]
+    subjects = [pod["pod"] for pod in target] or answer["emptied"]
     if not answer["fits"]:
-        heading = _refused(question, who or answer.get("on_sick", []))
+        heading = _refusal(question, subjects or answer.get("on_sick", []))
         console.print(f"[red]{escape(heading)}[/red]:")
         for sentence in answer["impossible"]:
             console.print(f"  {escape(sentence.removeprefix(f'{heading}: '))}", soft_wrap=True)
         return
     if not (moves or target or answer["emptied"]):
-        console.print("[green]no pod is on a sick GPU[/green]")
+        console.print("[green]no pod is on an unhealthy GPU[/green]")
         return
     if not moves:
-        one = len(who) == 1
-        does = ("fits" if one else "fit") if target else f"{'is' if one else 'are'} free"
-        console.print(f"[green]{escape(names(who, _MAX_NAMED))} {does} as {'it is' if one else 'they are'}[/green]")
+        one = len(subjects) == 1
+        verb = ("fits" if one else "fit") if target else f"{'is' if one else 'are'} free"
+        console.print(f"[green]{escape(names(subjects, _MAX_NAMED))} {verb} without moves[/green]")
     else:
         count = f"{len(moves)} pod{'' if len(moves) == 1 else 's'}"
         console.print(f"[bold]{count} would move[/bold], which loses {_gpu_time(answer['cost_gpu_s'])} of work")
@@ -189,8 +186,8 @@ def _print(question: Any, answer: Any, console: Console) -> None:
     for node, pods in _by_node(target).items():
         console.print(f"{escape(names(pods, _MAX_NAMED))} then {'goes' if len(pods) == 1 else 'go'} to {escape(node)}")
     if answer["emptied"]:
-        but = ", but for what is left to kubectl drain" if answer.get("left") else ""
-        console.print(f"empty then{but}: {escape(names(answer['emptied'], _MAX_EMPTIED))}")
+        except_for = ", except for what is left to kubectl drain" if answer.get("left") else ""
+        console.print(f"empty then{except_for}: {escape(names(answer['emptied'], _MAX_EMPTIED))}")
     _print_rest(answer, console)
     before, after = answer["before"], answer["after"]
     console.print(f"whole nodes free: {before['freeNodes']} now, {after['freeNodes']} then")
@@ -199,17 +196,17 @@ def _print(question: Any, answer: Any, console: Console) -> None:
         console.print(f"free GPUs on nodes where {which} fits: {before['usableGpus']} now, {after['usableGpus']} then")
 
 
-def _refused(question: Any, who: list[str]) -> str:
-    """That what is asked can't be had; why comes below."""
+def _refusal(question: Any, subjects: list[str]) -> str:
+    """Heading above the reasons why no room can be made."""
     if nodes := question.get("empty"):
         return f"{names(nodes, _MAX_NAMED)} can't{'' if len(nodes) == 1 else ' all'} be emptied"
     if count := question.get("freeNodes"):
         return f"{count} node{'' if count == 1 else 's'} can't be emptied"
-    return f"no room can be made for {names(who, _MAX_NAMED) or 'it'}"
+    return f"no room can be made for {names(subjects, _MAX_NAMED) or 'it'}"
 
 
 def _print_rest(answer: Any, console: Console) -> None:
-    """What is to be done besides."""
+    """Print what the operator has to do in addition."""
     for sentence in answer["impossible"]:
         console.print(f"[red]{escape(sentence)}[/red]", soft_wrap=True)
     for pod in answer.get("left", []):
@@ -240,7 +237,7 @@ def _gpu_time(gpu_s: float) -> str:
 
 
 def _by_node(target: list[Any]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    pods: dict[str, list[str]] = {}
     for pod in target:
-        found.setdefault(pod["node"], []).append(pod["pod"])
-    return found
+        pods.setdefault(pod["node"], []).append(pod["pod"])
+    return pods

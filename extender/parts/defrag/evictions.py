@@ -1,14 +1,14 @@
-"""Evicting one pod, under the term of the leader who decided it.
+"""Evicts single pods, fenced by the leader's term.
 
-Like a Binding, an eviction carries the version of the pod that it was decided on, and is sent only after it was seen
-that nobody else leads. Whoever leads next changes the pods that may be about to be evicted: a late one is refused.
+Like a Binding, an eviction carries the pod's resourceVersion, and is sent only after leadership was confirmed. The next
+leader seals the pods that may be about to be evicted, so that late evictions conflict.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Outcome, Resolver, Result, Target, commit, refused
+from extender.kube.commit import Outcome, Resolver, Result, Target, commit, is_permanent_refusal
 from extender.kube.objects import Pod
 from extender.parts.defrag.plan import PlannedMove
 from extender.queueing.preempted_gangs import post_eviction
@@ -20,27 +20,27 @@ _CONFLICT: Final = 409
 
 
 class EvictionError(Exception):
-    """A pod was not evicted, and will not be by what was sent; says why."""
+    """A pod was not evicted, and no request sent will evict it; says why."""
 
 
 class BudgetError(EvictionError):
-    """A PodDisruptionBudget keeps it for now."""
+    """A PodDisruptionBudget refuses the eviction for now."""
 
 
 class _Eviction(Target[Pod]):
-    """Has a pod go that is still where a plan found it; its kubelet may write its status meanwhile."""
+    """Evicts a pod of a given UID; retries conflicts, since its kubelet may write its status meanwhile."""
 
     tries = 5
-    conflicts_pass = True  # of its budget
+    conflicts_pass = True  # conflicts of its budget are temporary
 
     def __init__(self, transport: Transport, resolver: Resolver, move: PlannedMove, epoch: str = "") -> None:
         self._transport, self._resolver, self._pod = transport, resolver, identity_of(move)
         super().__init__(self._pod.namespace, move.uid, f"evicting pod {move.pod}", epoch)
 
-    def accepts(self, found: Pod) -> str:
+    def refusal(self, found: Pod) -> str:
         if found.finished:
             return f"pod {self._pod.key} is gone"
-        return f"pod {self._pod.key} is going already" if found.metadata.deletion_timestamp else ""
+        return f"pod {self._pod.key} is terminating already" if found.metadata.deletion_timestamp else ""
 
     async def send(self, version: str) -> Pod | None:
         await post_eviction(self._transport, self._pod, version)
@@ -50,11 +50,11 @@ class _Eviction(Target[Pod]):
         return await read(self._transport, self._pod)
 
     async def seal(self) -> Pod | None:
-        """A pod that can't be changed, or is another one of its name, counts as gone: as far as anybody knows."""
+        """Seal the pod; None, as for one that is gone, if it can't be changed or was recreated."""
         try:
             return await seal(self._transport, self._pod)
         except ApiError as error:
-            if error.status != _CONFLICT and not refused(error):
+            if error.status != _CONFLICT and not is_permanent_refusal(error):
                 raise
         return None
 
@@ -65,20 +65,20 @@ class _Eviction(Target[Pod]):
 
     def settle(self, result: Result[Pod]) -> None:
         if result.outcome is Outcome.UNKNOWN:
-            self._resolver.add(self)  # whoever waits for the pod to leave sees whether it does; a late one is to fail
+            self._resolver.add(self)  # the watch shows whether the pod leaves; a late eviction must fail
 
 
 @dataclass(eq=False)
 class Evictor:
-    """Evicts pods that are still where a plan found them."""
+    """Evicts and seals the pods of moves."""
 
     transport: Transport
     fence: Fence
     resolver: Resolver
 
     async def evict(self, move: PlannedMove, epoch: str) -> None:
-        """Have a pod go. Raises EvictionError, BudgetError, FencedError; ClusterError where nobody knows what became of
-        it, nor can see to it that nothing will."""
+        """Evict a pod. Raises EvictionError, BudgetError or FencedError, and ClusterError if the outcome is unknown and
+        can't be settled."""
         result = await commit(_Eviction(self.transport, self.resolver, move, epoch), self.fence)
         error = result.error
         match result.outcome:
@@ -96,8 +96,10 @@ class Evictor:
         raise EvictionError(result.why or f"pod {move.pod} {failed} evicted: {error}") from error
 
     async def seal(self, move: PlannedMove) -> bool:
-        """See to it that no eviction which was sent before takes effect any more; whether one has, as far as anybody
-        knows. Raises ClusterError, DecodeError."""
+        """Prevent earlier evictions from taking effect later; returns whether one has taken effect, as far as known.
+
+        Raises ClusterError, DecodeError.
+        """
         eviction = _Eviction(self.transport, self.resolver, move)
         return eviction.judge(await eviction.seal(), sealed=True) is Outcome.DONE
 

@@ -1,4 +1,4 @@
-"""What a plan is made on, as it reaches the process that makes it."""
+"""Input of the planning process, and the messages in which it arrives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,65 +16,65 @@ BUDGETS: Final = b"b"
 JOBS: Final = b"j"
 HELD: Final = b"h"
 FACTS: Final = b"f"
-"""What begins each message: what it holds, a page of the API server's list or what is pickled. FACTS comes last."""
+"""First byte of each message. The rest is a page of an API list, or pickled (HELD, FACTS). FACTS comes last."""
 
 
 class Held(NamedTuple):
-    """What the ledger holds for a pod on a node."""
+    """What the ledger has booked for a pod on a node."""
 
     uid: str
     key: str
-    """`namespace/name`, "" where the watch has not told of it yet."""
+    """`namespace/name`, "" while the watch has not delivered the pod."""
     node: str
     holding: Holding
     bound: bool
-    """Whether the pod has its node; else it is being placed there."""
+    """Whether the pod is bound; otherwise it is being placed there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What moving pods costs beside the work that is lost, and who is left alone."""
+    """Restart costs, and which pods are not moved."""
 
     restart_s: float = 60.0
-    """Until a pod that was moved works again, where its owner's pods don't tell it."""
+    """Default seconds until a moved pod works again."""
     restart_s_of: Mapping[str, float] = field(default_factory=dict)
-    """The same by owner, as `extender.plugins.pods.owner_of` tells it, as far as they do; found as plans are made."""
+    """The same by owner (`extender.plugins.pods.owner_of`), from its running pods; set by the planning process."""
     exempt: frozenset[str] = frozenset()
-    """Namespaces of which nobody is moved."""
+    """Namespaces whose pods are not moved."""
     rest_s: float = 0.0
-    """Nobody is moved who has run for less."""
+    """Pods that have run for fewer seconds are not moved."""
     crowded: frozenset[tuple[str, str]] = frozenset()
-    """Namespaces and UIDs of the controllers of which so many pods wait that the mover refuses to move any."""
-    resting: frozenset[str] = frozenset()
-    """UIDs of the controllers whose pods are left alone for a while."""
+    """Namespace and UID of the controllers with so many waiting pods that the mover moves none of theirs."""
+    backing_off: frozenset[str] = frozenset()
+    """UIDs of the controllers whose pods are left alone after failed moves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """The cluster at one moment, beside what the API server lists."""
+class PlanInputs:
+    """A consistent snapshot of the cluster, beside the API server's lists."""
 
     cluster: Cluster
     pods_on: Mapping[str, tuple[str, ...]]
     """UIDs of the pods on each node."""
     policy: str
-    """The default one."""
+    """Name of the default policy."""
     policies: Mapping[str, Policy]
-    """By name, as they are configured."""
+    """Configured policies by name."""
     quotas: Quotas
     used: Mapping[str, float]
     """GPUs in use by namespace."""
     queued: Mapping[str, tuple[str, str]]
-    """Of pods in the queue, by UID: gang and topology, as the queue takes them."""
+    """Gang and topology of queued pods, by UID, as the queue reads them."""
     gated_in: frozenset[str] | None
-    """Namespaces all of whose pods wait in the queue; None where no pods are moved, so that it matters to nobody."""
+    """Namespaces whose pods all wait in the queue; None if no pods are moved, so that it does not matter."""
     costs: Costs
     now: float
     """Unix time."""
     max_s: float
-    """The time for an answer."""
+    """Time limit of the answer, in seconds."""
     id: str
-    """Of the plan, by which it is asked for again."""
+    """ID of the plan."""
     no_jobs: str = ""
-    """Why Jobs can't be read, "" where they were."""
+    """Why Jobs can't be read, "" if they can."""
     sick: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Indices of sick GPUs, by node."""
+    """Indices of unhealthy GPUs, by node."""

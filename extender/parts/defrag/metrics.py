@@ -1,4 +1,4 @@
-"""What is moved to make room, and which moves would help."""
+"""Metrics of the mover and of the policy."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ from extender.parts.defrag.state import Advice
 
 
 def mover_metrics(mover: Mover) -> Iterator[Metric]:
-    """What was moved."""
+    """Metrics of plans carried out."""
     done = mover.counts
     yield gauge("kerf_defrag_under_way", "Whether a plan that makes room is being carried out.", int(mover.busy))
     yield gauge("kerf_defrag_kept_nodes", "Nodes kept from other pods meanwhile.", len(mover.state().kept))
@@ -22,19 +22,22 @@ def mover_metrics(mover: Mover) -> Iterator[Metric]:
 
 
 def policy_metrics(policy: MovePolicy) -> Iterator[Metric]:
-    """Moves that would help, by what for, and what the policy has begun."""
-    advice = {one.purpose: one for one in reversed(policy.advice)}
+    """Metrics of advised moves by purpose, and of plans begun by the policy."""
+    advice_for = {advice.purpose: advice for advice in reversed(policy.advice)}
     figures: dict[str, tuple[str, Callable[[Advice], float]]] = {
-        "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda one: one.moves),
+        "kerf_defrag_advised_moves": ("Moves of the plan that pays most.", lambda advice: advice.moves),
         "kerf_defrag_advised_gain_gpu_seconds": (
             "GPU-seconds that it is estimated to gain.",
-            lambda one: one.gain_gpu_s,
+            lambda advice: advice.gain_gpu_s,
         ),
-        "kerf_defrag_advised_cost_gpu_seconds": ("GPU-seconds of work that it loses.", lambda one: one.cost_gpu_s),
+        "kerf_defrag_advised_cost_gpu_seconds": (
+            "GPU-seconds of work that it loses.",
+            lambda advice: advice.cost_gpu_s,
+        ),
     }
-    for name, (told, of) in figures.items():
-        values = {purpose: of(advice[purpose]) if purpose in advice else 0 for purpose in PURPOSES}
-        yield by_label(GaugeMetricFamily, name, told, "purpose", values)
+    for name, (help_text, value_of) in figures.items():
+        values = {purpose: value_of(advice_for[purpose]) if purpose in advice_for else 0 for purpose in PURPOSES}
+        yield by_label(GaugeMetricFamily, name, help_text, "purpose", values)
     yield gauge("kerf_defrag_window_open", "Whether pods may be moved at this time.", int(policy.state().window_open))
     counts = policy.counts
     yield counter("kerf_defrag_policy_rounds", "Times that moves were looked for.", counts.rounds)

@@ -1,4 +1,4 @@
-"""What works out how room could be made and makes it, with its calls, metrics and what the page shows of it."""
+"""Assembles making room: its planner, mover and policy, with their HTTP calls, metrics and page data."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from extender.api.contributions import Contribution, Kernel, Work
 from extender.api.posts import BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE, UNAVAILABLE, Call, Caller
 from extender.api.reads import Reads
-from extender.core.occupancies import ObservedRules, sick
+from extender.core.occupancies import ObservedRules, unhealthy_gpus
 from extender.explain.making_room import MakesRoom
 from extender.parts.defrag.answers import RoomAnswers, queued_in
 from extender.parts.defrag.applying import Applied, Apply, Applying, Stop, Stopped
@@ -22,13 +22,13 @@ from extender.parts.defrag.settings import DefragSettings
 from extender.parts.defrag.state import RoomState, state_of
 from extender.parts.defrag.targets import by_node
 from extender.planning.quotas import Quotas
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.kept_places import PlaceKeeper
 from extender.settings.telemetry import TelemetrySettings
 from extender.telemetry.service import rules_of
 
 
 def build(kernel: Kernel, wanted: DefragSettings) -> Contribution:
-    """Answers for whoever asks; with `wanted.record` plans are carried out, and with `wanted.mode` it asks itself."""
+    """The part. Plans are carried out only with `wanted.record` and the queue, and searched for with `wanted.mode`."""
     mover = build_mover(kernel, wanted)
     room = _build_room(kernel, wanted, mover)
     policy = build_policy(kernel, wanted, room, mover)
@@ -46,10 +46,10 @@ def build(kernel: Kernel, wanted: DefragSettings) -> Contribution:
     def routes(reads: Reads) -> None:
         @reads.get("/defrag")
         async def moves() -> RoomState:
-            """How far the plan is that is carried out to make room, or was last."""
+            """State of the current plan that makes room, or of the last one."""
             return applying.state()
 
-    work: list[Work] = [part for part in (mover, policy) if part is not None]
+    work: list[Work] = [each for each in (mover, policy) if each is not None]
     return Contribution(
         work=work,
         metrics=metrics,
@@ -64,8 +64,8 @@ def build(kernel: Kernel, wanted: DefragSettings) -> Contribution:
             Stopped: Stopped(True),
         },
         catch_up=mover.catch_up if mover is not None else None,
-        offers={MakesRoom: room, **({KeepsPlaces: mover} if mover is not None else {})},
-        shown={"moves": policy.told if policy is not None else dict},
+        offers={MakesRoom: room, **({PlaceKeeper: mover} if mover is not None else {})},
+        shown={"moves": policy.to_json if policy is not None else dict},
     )
 
 
@@ -77,10 +77,10 @@ def _calls(applying: Applying) -> list[Call]:
             asks=RoomQuestion,
             answers=RoomAnswer,
             answer=applying.answers.answer,
-            summary="The cheapest moves of running pods by which others would fit, or nodes be empty. Changes nothing.",
+            summary="The cheapest moves of running pods that make others fit, or nodes empty. Changes nothing.",
             faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
             caller=Caller.READER,
-            sees=True,
+            needs_current_view=True,
             example={"for": "research/train-1", "maxMoves": 10},
         ),
         Call(
@@ -89,7 +89,7 @@ def _calls(applying: Applying) -> list[Call]:
             asks=Apply,
             answers=Applied,
             answer=applying.apply,
-            summary="Carries out a plan that POST /defrag has told: pods are evicted.",
+            summary="Carries out a plan that POST /defrag returned: pods are evicted.",
             faults=(BAD_REQUEST, NOT_FOUND, REFUSED, TOO_LARGE),
             caller=Caller.OPERATOR,
             example={"id": "3f9a"},
@@ -100,7 +100,7 @@ def _calls(applying: Applying) -> list[Call]:
             asks=Stop,
             answers=Stopped,
             answer=applying.stop,
-            summary="Evicts nobody any more; the move under way is finished.",
+            summary="Stops evicting pods; the move under way is finished.",
             faults=(BAD_REQUEST, REFUSED, TOO_LARGE),
             caller=Caller.OPERATOR,
             example={"why": "maintenance begins"},
@@ -109,7 +109,7 @@ def _calls(applying: Applying) -> list[Call]:
 
 
 def _build_room(kernel: Kernel, wanted: DefragSettings, mover: Mover | None) -> RoomAnswers:
-    """What answers how room could be made, in turn with what-if questions."""
+    """The planner of moves, which takes turns with what-if questions."""
     settings, base, queue = kernel.settings, kernel.base, kernel.queue
     backlog = queue.backlog if queue else None
     rules = _trusted_rules(settings.telemetry)
@@ -130,11 +130,11 @@ def _build_room(kernel: Kernel, wanted: DefragSettings, mover: Mover | None) -> 
             crowded=crowded(queue.backlog.entries) if queue and mover else frozenset(),
         ),
         gated_in=lambda: queue.namespaces.names if queue and mover else None,
-        sick=lambda cluster: by_node(cluster, sick(cluster, rules)),
+        sick=lambda cluster: by_node(cluster, unhealthy_gpus(cluster, rules)),
     )
 
 
 def _trusted_rules(wanted: TelemetrySettings) -> ObservedRules | None:
-    """By which samples tell that a GPU is sick: None where anybody who may create a Service could have sent them."""
-    named = wanted.source not in ("auto", "off") or wanted.url or wanted.exporters
-    return rules_of(wanted) if named else None
+    """Rules by which samples show that a GPU is unhealthy; None if anyone who may create a Service could forge them."""
+    configured = wanted.source not in ("auto", "off") or wanted.url or wanted.exporters
+    return rules_of(wanted) if configured else None

@@ -1,10 +1,10 @@
-"""A plan that makes room, in the words of the cluster: names of pods and nodes. What `POST /defrag` answers."""
+"""JSON form of a plan that makes room, with names of pods and nodes."""
 
 import msgspec
 
 
 class PlannedMove(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
-    """A pod that is evicted, and the node on which it starts again."""
+    """A pod to evict, and the node on which its replacement starts."""
 
     pod: str
     """`namespace/name`."""
@@ -12,13 +12,13 @@ class PlannedMove(msgspec.Struct, rename={"from_node": "from", "to_node": "to"})
     from_node: str
     to_node: str
     step: int
-    """Moves of one step, the members of a gang, are made together; the next step waits for them."""
+    """Number of the step. A gang's moves share one and are made together; the next step waits for them."""
     gpus: list[int]
-    """Indices of the GPUs counted on at its next node, empty where the device plugin picks them."""
+    """Indices of the GPUs assumed on its new node, empty if the device plugin chooses them."""
     cost_gpu_s: float
-    """GPU-seconds that its restart loses."""
+    """GPU-seconds lost by its restart."""
     controller: str
-    """UID of what makes its replacement."""
+    """UID of the controller that creates its replacement."""
     gang: str = ""
 
 
@@ -26,26 +26,26 @@ class TargetPod(msgspec.Struct):
     """A pod that room is made for."""
 
     pod: str
-    """`namespace/name`; of pods that do not exist yet what they would be called."""
+    """`namespace/name`; for pods that do not exist yet, the future name."""
     node: str
-    """Where it goes, "" for nowhere."""
+    """Its planned node, "" for none."""
     gpus: list[int]
     uid: str = ""
-    """"" where it does not exist."""
+    """"" if it does not exist."""
 
 
 class RoomPlan(msgspec.Struct):
-    """The cheapest moves found after which the target fits. Where it can't be made to fit there are none."""
+    """The cheapest moves found after which the target fits; none if it can't be made to fit."""
 
     fits: bool
-    """Whether the target fits once the moves are made."""
+    """Whether the target fits after the moves."""
     moves: list[PlannedMove]
-    """In their order."""
+    """In order."""
     cost_gpu_s: float
     target: list[TargetPod]
     emptied: list[str]
-    """Nodes that are empty then, where that was asked for."""
+    """Requested nodes that are empty after the moves."""
     impossible: list[str]
-    """Where it does not fit, why: the best that can be said first."""
+    """Why the target does not fit, the most useful reason first."""
     priority: int = 0
-    """Of the target: nobody of a higher one moves for it."""
+    """The target's priority: pods of higher priority do not move for it."""

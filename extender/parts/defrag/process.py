@@ -1,7 +1,7 @@
-"""How room could be made, worked out in a process of its own (see `answers`), which ends with its answer.
+"""Plans moves in a separate process (see `answers`), which ends with its answer.
 
-Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes, pods, disruption budgets and
-Jobs are read from the API server.
+Reserves and writes nothing. Usage comes from the ledger, including reservations; nodes, pods, disruption budgets and
+Jobs come from the API server.
 """
 
 import pickle
@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.explain.processes import Pipe, serve
+from extender.explain.processes import ChildPipe, serve
 from extender.kube.objects import Node
 from extender.kube.watches import ListDecoder
-from extender.ledger.tenants import Crowd
-from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Facts, Held
+from extender.ledger.bound_pods import BoundPodIndex
+from extender.parts.defrag.facts import BUDGETS, FACTS, HELD, JOBS, NODES, PENDING, PODS, Held, PlanInputs
 from extender.parts.defrag.movable import (
     Budget,
     Budgets,
     Job,
     Jobs,
-    Neighbourhood,
-    Resident,
+    ListedPod,
+    RunningPodInputs,
     is_left,
     residents,
     restart_times,
@@ -31,35 +31,35 @@ from extender.parts.defrag.movable import (
 from extender.parts.defrag.plan import PlannedMove, TargetPod
 from extender.parts.defrag.questions import LeftPod, RoomAnswer, RoomQuestion, needs_of, read_question
 from extender.parts.defrag.targets import (
-    Surroundings,
-    Wanted,
+    RoomTarget,
+    TargetInputs,
     figures,
     gpus_of_use,
     on_sick,
     plan_healing,
+    target_of_question,
     view_after,
-    wanted_of,
     without_sick,
 )
 from extender.planning.moves.planner import plan_moves
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.queueing.node_view import view_of
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 _SEARCHES_FRAC: Final = 0.5
-"""Part of the time for an answer that the search may take."""
+"""Fraction of the answer's time limit that the search may take."""
 _SEARCHED_FRAC: Final = 0.8
-"""Part of that time after which it ends, however late it has begun: the answer has to be made yet."""
+"""Fraction of the time limit after which the search ends in any case, to leave time for the answer."""
 _MakePlan = Callable[[Problem, int, Callable[[], bool]], MovePlan]
 
 
 class _Listed:
-    """What the API server lists and the ledger holds, as it comes in."""
+    """Collects the lists of the API server and the ledger."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.bound: list[Resident] = []
-        self.waiting: list[Resident] = []
+        self.bound: list[ListedPod] = []
+        self.waiting: list[ListedPod] = []
         self.budgets: list[Budget] = []
         self.unread_budgets: list[str] = []
         self.jobs: list[Job] = []
@@ -67,7 +67,7 @@ class _Listed:
         self._nodes, self._budgets, self._jobs = ListDecoder(Node), ListDecoder(Budget), ListDecoder(Job)
 
     def take(self, kind: bytes, content: bytes) -> None:
-        """One message."""
+        """Add the content of one message."""
         if kind == NODES:
             self.nodes += self._nodes.decode(content).items
         elif kind == PODS:
@@ -81,17 +81,19 @@ class _Listed:
         elif kind == JOBS:
             self.jobs += self._jobs.decode(content).items
         elif kind == HELD:
-            self.held += pickle.loads(content)  # noqa: S301 - from the service alone
+            self.held += pickle.loads(content)  # noqa: S301 - only from the service
 
 
 def _answer(
-    asked: RoomQuestion, listed: _Listed, facts: Facts, make: _MakePlan = plan_moves, began: float | None = None
+    question: RoomQuestion, listed: _Listed, facts: PlanInputs, make: _MakePlan = plan_moves, began: float | None = None
 ) -> RoomAnswer:
-    """The moves that make room. `began` is when whoever asks began to wait, by `time.monotonic`; None: now. Raises
-    QuestionError."""
+    """The moves that make room. `began` is when the caller began to wait, by `time.monotonic`; None: now.
+
+    Raises QuestionError.
+    """
     began = time.monotonic() if began is None else began
-    kinds, cluster = Kinds(), facts.cluster
-    about = Surroundings(
+    kinds, cluster = RestrictionKinds(), facts.cluster
+    target_inputs = TargetInputs(
         cluster=cluster,
         nodes=listed.nodes,
         waiting=listed.waiting,
@@ -102,49 +104,51 @@ def _answer(
         used=facts.used,
         queued=facts.queued,
     )
-    wanted = wanted_of(asked, about)
-    held = {one.uid: one for one in listed.held}
+    wanted = target_of_question(question, target_inputs)
+    held = {entry.uid: entry for entry in listed.held}
     budgets = Budgets(listed.budgets, listed.unread_budgets)
     costs = replace(facts.costs, restart_s_of=restart_times(listed.bound, facts.costs.restart_s))
-    near = Neighbourhood(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
-    running = near.running(listed.bound, wanted.gang)
+    inputs = RunningPodInputs(replace(facts, costs=costs), held, budgets, Jobs(listed.jobs, facts.no_jobs), kinds)
+    running = inputs.running(listed.bound, wanted.gang)
     left = [pod for pod in running if pod.row in wanted.target.empty and is_left(pod)]
     running = [pod for pod in running if pod.row not in wanted.target.empty or not is_left(pod)]
     num_pods = {name: len(uids) for name, uids in facts.pods_on.items()}
     batch = [*wanted.target.pods, *(pod.pod for pod in running)]
-    crowd = Crowd()
+    bound_index = BoundPodIndex()
     for resident in listed.bound:
-        crowd.upsert(resident.pod)
-    view = view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods, crowd=crowd)
+        bound_index.upsert(resident.pod)
+    view = view_of(cluster, listed.nodes, kinds, batch, num_pods=num_pods, crowd=bound_index)
     view = replace(view, policies=facts.policies)
-    if asked.heal:
+    if question.heal:
         view = without_sick(view, facts.sick)
         wanted = replace(wanted, target=replace(wanted.target, leave=on_sick(cluster, running, facts.sick)))
-    problem = Problem(view, running, wanted.target, asked.max_moves, budgets.allowed, facts.policy)
+    problem = Problem(view, running, wanted.target, question.max_moves, budgets.allowed, facts.policy)
     until = min(time.monotonic() + _SEARCHES_FRAC * facts.max_s, began + _SEARCHED_FRAC * facts.max_s)
-    plan = _plan(problem, wanted.refusal, asked.heal, make, lambda: time.monotonic() > until)
+    plan = _plan(problem, wanted.refusal, question.heal, make, lambda: time.monotonic() > until)
     controllers = {
         pod.metadata.uid: controller.uid for pod, *_ in listed.bound if (controller := pod.metadata.controller)
     }
-    told = _told(problem, plan, wanted, facts.id, controllers)
+    answer = _to_answer(problem, plan, wanted, facts.id, controllers)
     cordoned = {node.metadata.name for node in listed.nodes if node.spec.unschedulable}
-    told.left = [LeftPod(pod.key, cluster.node_names[pod.row], pod.stays) for pod in left]
-    told.open = [name for name in asked.empty if name not in cordoned]
-    told.gpus = round(gpus_of_use(problem, plan), 3) if plan.fits else 0.0
-    told.on_sick = sorted(running[number].key for number in problem.target.leave)
-    return told
+    answer.left = [LeftPod(pod.key, cluster.node_names[pod.row], pod.stays) for pod in left]
+    answer.open = [name for name in question.empty if name not in cordoned]
+    answer.gpus = round(gpus_of_use(problem, plan), 3) if plan.fits else 0.0
+    answer.on_sick = sorted(running[number].key for number in problem.target.leave)
+    return answer
 
 
 def _plan(problem: Problem, refusal: str, heal: bool, make: _MakePlan, expired: Callable[[], bool]) -> MovePlan:
     if refusal:
         return MovePlan(problem.view.cluster.version, fits=False, impossible=(refusal,))
     if heal:
-        return plan_healing(problem, lambda part: make(part, 0, expired), expired)
+        return plan_healing(problem, lambda subproblem: make(subproblem, 0, expired), expired)
     return make(problem, 0, expired)
 
 
-def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controllers: Mapping[str, str]) -> RoomAnswer:
-    """The plan in the words of the cluster."""
+def _to_answer(
+    problem: Problem, plan: MovePlan, wanted: RoomTarget, id_: str, controllers: Mapping[str, str]
+) -> RoomAnswer:
+    """The plan as an answer, with names of pods and nodes."""
     names, target = problem.view.cluster.node_names, problem.target
     moves = [
         PlannedMove(
@@ -181,17 +185,17 @@ def _told(problem: Problem, plan: MovePlan, wanted: Wanted, id_: str, controller
     )
 
 
-def _answered(pipe: Pipe) -> bytes:
-    """A question comes in, what it needs goes out, that comes in message by message, and the answer goes out."""
+def _answered(pipe: ChildPipe) -> bytes:
+    """Serve one question: read it, send its needs, read the data message by message, and return the answer."""
     began = time.monotonic()
-    asked = read_question(pipe.read())
-    pipe.tell(msgspec.json.encode(needs_of(asked)))
+    question = read_question(pipe.read())
+    pipe.tell(msgspec.json.encode(needs_of(question)))
     listed = _Listed()
     while (message := pipe.read())[:1] != FACTS:
         listed.take(message[:1], message[1:])
-    # From the service alone, and never from who asks: what it pickles may be trusted.
+    # Pickled by the service, never by its callers, so it may be trusted.
     facts: Any = pickle.loads(message[1:])  # noqa: S301
-    return msgspec.json.encode(_answer(asked, listed, facts, began=began))
+    return msgspec.json.encode(_answer(question, listed, facts, began=began))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is asked, for whom room is to be made, read strictly and bounded; and what `POST /defrag` answers."""
+"""The question and answer of `POST /defrag`. Questions are validated strictly, and bounded."""
 
 from typing import Annotated, Any, Final
 
@@ -11,40 +11,40 @@ from extender.parts.defrag.plan import RoomPlan
 
 
 class Figures(msgspec.Struct, rename="camel"):
-    """Of the cluster at one moment."""
+    """Figures of the cluster before or after the moves."""
 
     free_nodes: int
-    """Nodes with GPUs, all of which are free."""
+    """GPU nodes whose GPUs are all free."""
     usable_gpus: int | None
-    """Free GPUs on nodes where the target's first pod fits, in multiples of what it asks; None where the target has no
-    pods, or they ask for no number of GPUs."""
+    """Free GPUs on nodes where the target's first pod fits, in multiples of its request; None if the target has no
+    pods, or they request no number of GPUs."""
 
 
 class LeftPod(msgspec.Struct):
-    """A pod without GPUs that stays on a node to be emptied."""
+    """A pod without GPUs that Kerf leaves on a node to be emptied."""
 
     pod: str
     """`namespace/name`."""
     node: str
     why: str
-    """Kerf does not move it."""
+    """Why Kerf does not move it."""
 
 
 class RoomAnswer(RoomPlan):
-    """What `POST /defrag` answers: the plan, and what it changes."""
+    """Answer of `POST /defrag`: the plan and its effect."""
 
     id: str = ""
-    """By which `POST /defrag/apply` knows it, for a while; "" where there is nothing to carry out."""
+    """ID for `POST /defrag/apply`, valid for a while; "" if there is nothing to carry out."""
     before: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
     after: Figures = msgspec.field(default_factory=lambda: Figures(0, None))
     left: list[LeftPod] = msgspec.field(default_factory=list)
-    """Where nodes are to be emptied: pods that `kubectl drain` has to evict."""
+    """With `empty`: pods that are left to `kubectl drain`."""
     open: list[str] = msgspec.field(default_factory=list)
-    """Of those nodes the ones that take pods again afterwards, since they are not cordoned."""
+    """With `empty`: the nodes that take pods again afterwards, since they are not cordoned."""
     gpus: float = 0.0
-    """That it makes usable: those that the target asks for, shares as parts, or those of nodes that it empties."""
+    """GPUs that the moves make usable: the target's, shares as fractions, or those of emptied nodes."""
     on_sick: list[str] = msgspec.field(default_factory=list)
-    """Where pods shall leave sick GPUs: all that are on one, `namespace/name`."""
+    """With `heal`: all pods on unhealthy GPUs, `namespace/name`."""
 
 
 MAX_PODS: Final = 1_000
@@ -55,39 +55,39 @@ _Nodes = Annotated[int, msgspec.Meta(ge=1, le=_MAX_NODES)]
 
 
 class RoomQuestion(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """For whom room is to be made: one of `for`, `pods`, `gpus`, `freeNodes`, `empty` and `heal`.
+    """What to make room for: exactly one of `for`, `pods`, `gpus`, `freeNodes`, `empty` and `heal`.
 
-    Beside or instead of `pods` there may be `objects` and `manifest`.
+    `objects` and `manifest` may be given beside or instead of `pods`.
     """
 
     for_: str = msgspec.field(name="for", default="")
-    """A pod that waits, `namespace/name`, or a gang by its name as the queue tells it."""
+    """A waiting pod, `namespace/name`, or a gang by its name in the queue."""
     pods: list[dict[str, Any]] = []
     """Manifests of pods that do not exist yet."""
     objects: list[dict[str, Any]] = []
-    """The same of objects that make pods, such as Jobs, with their PodGroups."""
+    """Manifests of objects that create pods, such as Jobs, with their PodGroups."""
     manifest: Texts = ""
-    """The same as text, YAML or JSON, of one document or several; or as several texts."""
+    """Manifests as text, YAML or JSON, with one or several documents; or several texts."""
     namespace: str = "default"
-    """Of objects that name none."""
+    """Namespace of objects that name none."""
     gpus: Annotated[int, msgspec.Meta(ge=1, le=_MAX_GPUS)] | None = None
-    """So many whole GPUs of one node, on as many nodes as `nodes` says."""
+    """Number of whole free GPUs on each of `nodes` nodes."""
     nodes: _Nodes | None = None
-    """1 where it is left out."""
+    """Number of nodes for `gpus`, 1 by default."""
     free_nodes: _Nodes | None = None
-    """So many nodes with GPUs and without pods, those included that are so already."""
+    """Number of GPU nodes without pods, including those that are empty already."""
     empty: list[str] = []
-    """Names of nodes that shall have no pods."""
+    """Names of nodes to be emptied."""
     heal: bool = False
-    """Whether pods shall leave sick GPUs."""
+    """Whether to move pods off unhealthy GPUs."""
     max_moves: Annotated[int, msgspec.Meta(ge=0, le=_MAX_MOVES)] | None = None
     """Most pods to move."""
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
-    """Of the target, where no pod says one: nobody of a higher one is moved for it."""
+    """The target's priority, unless its pods have one: pods of higher priority are not moved."""
 
     @property
     def given(self) -> bool:
-        """Whether it is for pods that do not exist."""
+        """Whether the target is pods that do not exist."""
         return bool(self.pods or self.objects or self.manifest)
 
 
@@ -96,42 +96,44 @@ _decoder: Final = msgspec.json.Decoder(RoomQuestion)
 
 
 class Needs(msgspec.Struct):
-    """What a question needs to know of the cluster beside what runs."""
+    """Data that a question needs beside running pods."""
 
     namespace: str
-    """Whose pending pods matter, "" for none."""
+    """Namespace whose pending pods matter, "" for none."""
 
 
 def read_question(body: bytes) -> RoomQuestion:
-    """Raises QuestionError."""
+    """Parse and validate a question. Raises QuestionError."""
     try:
-        asked = _decoder.decode(body)
+        question = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise QuestionError(f"invalid request: {error}") from None
     targets = [
-        *(name for name, is_there in (("for", asked.for_), ("pods", asked.given), ("empty", asked.empty)) if is_there),
-        *(["gpus"] if asked.gpus is not None else []),
-        *(["freeNodes"] if asked.free_nodes is not None else []),
-        *(["heal"] if asked.heal else []),
+        *(["for"] if question.for_ else []),
+        *(["pods"] if question.given else []),
+        *(["empty"] if question.empty else []),
+        *(["gpus"] if question.gpus is not None else []),
+        *(["freeNodes"] if question.free_nodes is not None else []),
+        *(["heal"] if question.heal else []),
     ]
-    if asked.nodes is not None and asked.gpus is None:
-        raise QuestionError("nodes: says on how many nodes `gpus` are wanted; write gpus too")
+    if question.nodes is not None and question.gpus is None:
+        raise QuestionError("nodes: the number of nodes for `gpus`; write gpus too")
     if len(targets) != 1:
-        found = f"{' and '.join(targets)} are two questions" if targets else "room for what?"
-        raise QuestionError(f"{found}: write one of {_TARGETS}")
-    if asked.for_:
-        namespace, _, name = asked.for_.partition("/")
+        fault = f"{' and '.join(targets)} can't be combined" if targets else "room for what?"
+        raise QuestionError(f"{fault}: write one of {_TARGETS}")
+    if question.for_:
+        namespace, _, name = question.for_.partition("/")
         if not is_name(namespace) or not name or "/" in name:
-            raise QuestionError(f"for: {asked.for_[:80]!r} names no pod or gang; write NAMESPACE/NAME")
-        if asked.priority is not None:
-            raise QuestionError("priority: what waits says its own; leave it out")
-    if len(asked.pods) > MAX_PODS:
+            raise QuestionError(f"for: {question.for_[:80]!r} is not the name of a pod or gang; write NAMESPACE/NAME")
+        if question.priority is not None:
+            raise QuestionError("priority: waiting pods have their own; leave it out")
+    if len(question.pods) > MAX_PODS:
         raise QuestionError(f"pods: more than {MAX_PODS}")
-    if len(asked.empty) > _MAX_NODES:
+    if len(question.empty) > _MAX_NODES:
         raise QuestionError(f"empty: more than {_MAX_NODES} nodes")
-    return asked
+    return question
 
 
-def needs_of(asked: RoomQuestion) -> Needs:
-    """What a question needs."""
-    return Needs(asked.for_.partition("/")[0])
+def needs_of(question: RoomQuestion) -> Needs:
+    """The data that a question needs."""
+    return Needs(question.for_.partition("/")[0])

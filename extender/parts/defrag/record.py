@@ -1,10 +1,9 @@
-"""What is written down of a plan that is carried out, in a ConfigMap of Kerf's namespace: before each eviction, so that
-whoever leads next knows what is under way.
+"""Records the plan under way in a ConfigMap before each eviction, so that the next leader knows the moves under way.
 
-Every write carries the version that it goes by: of two leaders that write one hears that it was late. Whoever may write
-it can have nodes kept for a while, and nobody evicted: what is read there is finished, never gone on with.
+Every write carries the resourceVersion that it is based on, so that concurrent leaders conflict. Anyone who may write
+the ConfigMap can have nodes kept for a while, but no pod evicted: moves read from it are only finished.
 
-Writing down that a plan has ended, again until it is: else whoever leads next keeps its places.
+The end of a plan is written until that succeeds; otherwise the next leader would keep its places.
 """
 
 from dataclasses import dataclass, field
@@ -24,91 +23,91 @@ _KEY: Final = "plan.json"
 
 
 class Phase(StrEnum):
-    """How far a plan is."""
+    """Phase of a plan."""
 
     MOVING = "moving"
-    """Pods are moved, one step after the other."""
+    """Pods are moved step by step."""
     PLACING = "placing"
-    """All are moved: the target is given its nodes."""
+    """All moves are done; the target gets its nodes."""
     DONE = "done"
     STOPPED = "stopped"
-    """It was given up; nothing of it is under way."""
+    """Given up; no move is under way."""
 
     @property
     def active(self) -> bool:
-        """Whether something is under way, or to come."""
+        """Whether the plan is under way."""
         return self in (Phase.MOVING, Phase.PLACING)
 
 
 class Stage(StrEnum):
-    """How far a move is."""
+    """Stage of a move."""
 
     PLANNED = "planned"
     EVICTING = "evicting"
-    """The pod is asked to go; its next place is kept."""
+    """The pod is being evicted; its new place is kept."""
     COMING = "coming"
-    """It is gone, and its replacement not yet let go."""
+    """The pod is gone; its replacement is not released yet."""
     STARTING = "starting"
-    """Its replacement was let go for its place."""
+    """The replacement was released to its place."""
     DONE = "done"
-    """Its replacement has its place, and runs."""
+    """The replacement runs on its planned node."""
     LEFT = "left"
-    """It was never evicted."""
+    """The pod was not evicted."""
     LOST = "lost"
-    """Its replacement runs elsewhere, or was waited for in vain: nothing is kept for it any more."""
+    """The replacement runs elsewhere, or timed out; its place is released."""
 
     @property
     def under_way(self) -> bool:
-        """Whether something is kept for it."""
+        """Whether a place is kept for the move."""
         return self in (Stage.EVICTING, Stage.COMING, Stage.STARTING)
 
 
 class Culprit(StrEnum):
-    """Whose doing it is that a plan goes no further."""
+    """Cause of a plan's failure."""
 
     NOBODY = ""
-    """Nobody's, or it is not known: what came to nothing says so itself, move by move."""
+    """None or unknown; failed moves have their own reasons."""
     TARGET = "target"
-    """Room was being made for it, and it has changed what it asks."""
+    """The target can no longer be placed as planned: it has changed, or is over its quota."""
     MOVED = "moved"
-    """Those who move take too long, all together."""
+    """The moves together take too long."""
 
 
 class Progress(msgspec.Struct):
-    """Of a move."""
+    """Progress of a move."""
 
     uid: str
-    """Of the pod that is evicted."""
+    """UID of the evicted pod."""
     stage: Stage = Stage.PLANNED
     known: list[str] = []
-    """Pods of its controller that waited already when it was evicted, by UID: none of them is its replacement."""
+    """UIDs of its controller's pods that waited before the eviction: none of them is its replacement."""
     replacement: str = ""
-    """UID, "" until it is there."""
+    """UID of the replacement, "" until it exists."""
     why: str = ""
-    """What went wrong with it."""
+    """What went wrong."""
 
 
 class Record(msgspec.Struct):
-    """A plan, and how far it is."""
+    """A plan and its progress."""
 
     id: str
     plan: RoomPlan
     progress: list[Progress]
-    """Of its moves, in their order."""
+    """Progress of each move, in the plan's order."""
     target: str = ""
     """What room is made for, in words."""
     phase: Phase = Phase.MOVING
     step: int = -1
-    """The step under way, or the last that was; -1 before the first."""
+    """The current or last step; -1 before the first."""
     why: str = ""
-    """Why it goes no further."""
+    """Why it was stopped."""
     culprit: Culprit = Culprit.NOBODY
     begun: float = 0.0
     """Unix time."""
     ended: float = 0.0
     """Unix time, 0 while it is under way."""
     evicted: list[float] = []
-    """Unix times of the evictions of the last hour, those of plans before it included."""
+    """Unix times of the last hour's evictions, including those of earlier plans."""
 
 
 class RecordError(ClusterError):
@@ -117,7 +116,7 @@ class RecordError(ClusterError):
 
 @dataclass(eq=False)
 class Records:
-    """One ConfigMap, which holds the last plan."""
+    """The ConfigMap that holds the last plan."""
 
     transport: Transport
     namespace: str
@@ -125,20 +124,20 @@ class Records:
     _version: str = field(default="", init=False)
 
     async def read(self) -> Record | None:
-        """The last plan, None where there was none, or none that can be understood. Raises ClusterError."""
+        """The last plan; None if there is none, or an invalid one. Raises ClusterError."""
         try:
-            found = await records.read(self.transport, self._path)
-            if found is None:
+            config_map = await records.read(self.transport, self._path)
+            if config_map is None:
                 raise RecordError(f"there is no ConfigMap {self.namespace}/{self.name}")
-            self._version = found.metadata.resource_version
-            text = (found.data or {}).get(_KEY)
+            self._version = config_map.metadata.resource_version
+            text = (config_map.data or {}).get(_KEY)
             record = None if text is None else msgspec.json.decode(text, type=Record)
             return record if record is not None and _is_sound(record) else None
         except msgspec.DecodeError:
-            return None  # another version's, or somebody's idea of one: it holds nothing up
+            return None  # written by another version, or by hand: must not block later plans
 
     async def write(self, record: Record) -> None:
-        """Write it over what was read or written last. Raises ClusterError, also where somebody else has written."""
+        """Write over the last version read or written. Raises ClusterError, also for a conflict."""
         data = {_KEY: msgspec.json.encode(record).decode()}
         self._version = await records.write(self.transport, self._path, self._version, data=data)
 
@@ -148,48 +147,48 @@ class Records:
 
 
 def _is_sound(record: Record) -> bool:
-    """Whether it can be what was written: names become parts of paths."""
+    """Whether a record is consistent and has valid names, since names become parts of URL paths."""
     moves = record.plan.moves
     names = [name for move in moves for name in (*move.pod.split("/", 1), move.from_node, move.to_node)]
     same = [move.uid for move in moves] == [progress.uid for progress in record.progress]
     return same and len(names) == 4 * len(moves) and all(map(is_name, names))
 
 
-NOT_TO_BE_HAD: Final = (403, 404, 422)
-"""Answers about a ConfigMap that is not there, or that Kerf may not use."""
+UNUSABLE: Final = (403, 404, 422)
+"""HTTP statuses of a ConfigMap that is missing or unusable."""
 
 
 @dataclass(eq=False)
 class Ending:
-    """The last plan, as long as its end is yet to be written down."""
+    """The last plan, until its end is recorded."""
 
     records: Records
     fence: Fence
     record: Record | None = field(default=None, init=False)
 
     async def write(self) -> Exception | None:
-        """Try it, once; why it is not written down, None where it is or nothing is to be."""
+        """Try once to record the end; returns the error if that fails."""
         record, self.record = self.record, None
         if record is None:
             return None
         try:
             await self.records.write(record)
         except (ClusterError, msgspec.DecodeError) as error:
-            gone = isinstance(error, ApiError) and error.status in NOT_TO_BE_HAD
+            gone = isinstance(error, ApiError) and error.status in UNUSABLE
             if not gone and await self._is_last(record):
                 self.record = record
             return error
         return None
 
     async def _is_last(self, record: Record) -> bool:
-        """Whether a plan may still be the one that is written down, as under way.
+        """Whether a plan may still be recorded as under way.
 
-        Where a Lease has only lapsed for a moment, this process leads on without a take-over. Then nothing is read: a
-        version that is known is one that may be written over.
+        Leadership is confirmed before reading: a process whose Lease lapsed for a moment leads on without a takeover,
+        and a resourceVersion that it has read is one that it may overwrite.
         """
         try:
             await self.fence.confirm_now()
-            found = await self.records.read()
+            last = await self.records.read()
         except (FencedError, ClusterError):
             return True
-        return found is not None and found.id == record.id and found.phase.active
+        return last is not None and last.id == record.id and last.phase.active

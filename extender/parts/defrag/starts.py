@@ -1,4 +1,4 @@
-"""Beginning a step: what is left of the plan is proved once more, the step is written down, its pods are evicted."""
+"""Begins a step: verifies the rest of the plan, records the step, and evicts its pods."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,36 +27,36 @@ class Starter:
     tools: Tools
     counts: Counts
     keep: Callable[[Run], bool]
-    """Keeps the nodes that have to be kept now; whether the plan is carried out still."""
+    """Closes the nodes that must be kept now; returns whether the plan is still the current one."""
 
     async def prove(self, plan: RoomPlan) -> bool:
-        """Whether a plan is needed: the target has no room yet. Raises RoomError where it does not hold."""
-        check(plan, self.tools.facts())
+        """Whether a plan is still needed, since the target has no room yet. Raises RoomError if the plan is invalid."""
+        check(plan, self.tools.check_inputs())
         moves, of_target = self._arrivals(plan)
-        if of_target and not await proof.why_not(self.tools.around, of_target):
+        if of_target and not await proof.why_not(self.tools.proof_inputs, of_target):
             return False
-        if fault := await proof.why_not(self.tools.around, [*moves, *of_target]):
+        if fault := await proof.why_not(self.tools.proof_inputs, [*moves, *of_target]):
             raise RoomError(fault)
-        check(plan, self.tools.facts())  # as it is now: other things went on meanwhile
+        check(plan, self.tools.check_inputs())  # again, since the cluster may have changed during the awaits
         return True
 
     async def begin(self, run: Run, step: int) -> bool:
-        """Begin a step; whether there was need for it."""
+        """Begin a step, or give up; returns False if the target has room without it."""
         record = run.record
         limit_s = self.tools.follower.limits.plan_s(len({move.step for move in record.plan.moves}))
         if self.tools.clock() - run.begun > limit_s:
-            run.give_up(f"it takes too long: more than {limit_s:g} s, and it is not at its last step", Culprit.MOVED)
+            run.give_up(f"it takes too long: more than {limit_s:g} s before its last step", Culprit.MOVED)
             return True
         rest = msgspec.structs.replace(record.plan, moves=[move for move in record.plan.moves if move.step >= step])
         members = [(move, progress) for move, progress in run.moving() if move.step == step]
         try:
             if not await self.prove(rest):
-                return False  # others have left meanwhile
+                return False
             for move, progress in members:
-                progress.known = siblings(move, self.tools.facts().waiting)
-                run.siblings[move.uid] = siblings_running(move, self.tools.facts().running)
+                progress.known = siblings(move, self.tools.check_inputs().waiting)
+                run.siblings[move.uid] = siblings_running(move, self.tools.check_inputs().running)
         except RoomError as error:
-            self._refused(run, error)
+            self._give_up_for(run, error)
         if record.why:
             return True
         record.step = step
@@ -67,31 +67,31 @@ class Starter:
             self.tools.fence.check(run.epoch)
             await self.tools.records.write(record)
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
-            self._leave(run, members, f"the step could not be written down: {error}")
+            self._leave(run, members, f"the step could not be recorded: {error}")
         else:
             await self._evict(run, members)
         return True
 
-    def asked(self, plan: RoomPlan) -> dict[str, object]:
-        """What the target's pods that wait ask for, by UID."""
-        entries = [entry for pod in plan.target if (entry := self.tools.facts().waiting.get(pod.uid)) is not None]
+    def target_requests(self, plan: RoomPlan) -> dict[str, object]:
+        """Requests of the target's waiting pods, by UID; equal while these are unchanged."""
+        waiting = self.tools.check_inputs().waiting
+        entries = [entry for pod in plan.target if (entry := waiting.get(pod.uid)) is not None]
         return {
             entry.uid: (entry.pod.spec, planned.gpus, planned.policy, planned.priority, planned.gang)
             for entry in entries
             if entry.stage.waits and (planned := entry.planned) is not None
         }
 
-    def _refused(self, run: Run, error: RoomError) -> None:
-        """What is left of a plan does not hold any more: by the doing of the target, of a pod that would move, or of
-        nobody."""
-        asked = self.asked(run.record.plan)
-        changed = any(asked.get(uid, before) != before for uid, before in run.asked.items())
+    def _give_up_for(self, run: Run, error: RoomError) -> None:
+        """Give up an invalid plan, and blame the target or a moved pod if one of them is the reason."""
+        requests = self.target_requests(run.record.plan)
+        changed = any(requests.get(uid, before) != before for uid, before in run.target_requests.items())
         if changed or isinstance(error, TargetError):
             run.give_up(str(error), Culprit.TARGET)
             return
         run.give_up(str(error))
         for progress in run.record.progress:
-            if progress.uid == error.of:
+            if progress.uid == error.pod_uid:
                 run.enter(progress, Stage.LEFT, str(error))
 
     async def _evict(self, run: Run, members: list[Moving]) -> None:
@@ -101,14 +101,14 @@ class Starter:
             except (EvictionError, FencedError) as error:
                 self._leave(run, members[position:], str(error))
                 return
-            except (ClusterError, msgspec.DecodeError) as error:  # it may have gone, or go yet
-                run.give_up(f"what became of pod {move.pod} is not known: {error}")
+            except (ClusterError, msgspec.DecodeError) as error:  # it may have been evicted, or still be
+                run.give_up(f"the outcome of evicting pod {move.pod} is unknown: {error}")
                 self._leave(run, members[position + 1 :], run.record.why)
                 return
             run.enter(progress, Stage.EVICTING)
 
     async def _evict_one(self, run: Run, move: PlannedMove) -> None:
-        """Evict a pod, again and again for a while where a budget keeps it. Raises as `Evictor.evict`."""
+        """Evict a pod, with retries for `budget_s` if a budget refuses. Raises like `Evictor.evict`."""
         tools, began = self.tools, self.tools.clock()
         while True:
             if run.record.why or not self.keep(run):
@@ -122,20 +122,20 @@ class Starter:
             await tools.pause(_BUDGET_PAUSE_S)
         self.counts.evicted += 1
         run.record.evicted.append(tools.wall_clock())
-        pod, words = identity_of(move), run.record.target or "pods that wait"
-        message = f"Moved to node {move.to_node} to make room for {words}: plan {run.record.id}"
+        pod, target = identity_of(move), run.record.target or "waiting pods"
+        message = f"Moved to node {move.to_node} to make room for {target}: plan {run.record.id}"
         tools.events.emit(pod.namespace, pod.name, pod.uid, reason="MovedToMakeRoom", message=message)
 
     @staticmethod
     def _leave(run: Run, members: list[Moving], why: str) -> None:
-        """These are not evicted; nor is anybody else."""
+        """Leave these pods where they are, and give up the plan."""
         for _, progress in members:
             run.enter(progress, Stage.LEFT, why)
         run.give_up(why)
 
     def _arrivals(self, plan: RoomPlan) -> tuple[list[Arrival], list[Arrival]]:
-        """The pods of a plan that was checked that move, and the target's, which come last."""
-        facts = self.tools.facts()
-        moves = [Arrival(facts.running[move.uid], move.to_node, move.step, move.from_node) for move in plan.moves]
+        """The arrivals of a valid plan's moves, and those of its target, which come last."""
+        inputs = self.tools.check_inputs()
+        moves = [Arrival(inputs.running[move.uid], move.to_node, move.step, move.from_node) for move in plan.moves]
         last = plan.moves[-1].step
-        return moves, [Arrival(entry.pod, node, last) for entry, node in targets_of(plan, facts.waiting)]
+        return moves, [Arrival(entry.pod, node, last) for entry, node in targets_of(plan, inputs.waiting)]

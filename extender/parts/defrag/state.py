@@ -1,4 +1,4 @@
-"""How far a plan is, for whoever asks."""
+"""JSON state of the current plan and of the policy (`GET /defrag`)."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from extender.parts.defrag.record import Culprit, Phase, Record
 
 
 class MoveState(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
-    """A move, and how far it is."""
+    """A move and its stage."""
 
     pod: str
     from_node: str
@@ -21,55 +21,55 @@ class MoveState(msgspec.Struct, rename={"from_node": "from", "to_node": "to"}):
 
 
 class Advice(msgspec.Struct):
-    """Moves that would help, found by the policy (`defrag.mode`)."""
+    """Helpful moves found by the policy (`defrag.mode`)."""
 
     purpose: str
     """`room`, `heal` or `free-nodes`."""
     target: str
-    """What they would help, in words."""
+    """What the moves are for, in words."""
     plan: str
-    """Its id for `POST /defrag/apply`, which is kept for ten minutes."""
+    """ID of the plan for `POST /defrag/apply`, valid for ten minutes."""
     moves: int
     gain_gpu_s: float
-    """GPU-seconds that they are estimated to gain; 0 where none is asked for."""
+    """GPU-seconds that the moves are estimated to gain; 0 for `heal`."""
     cost_gpu_s: float
     at: float
     """Unix time."""
     why_not: str
-    """Why the policy does not have them made itself."""
+    """Why the policy does not make the moves."""
 
 
 class PolicyState(msgspec.Struct):
-    """How the policy stands."""
+    """State of the policy."""
 
     mode: str
     """`off`, `advise` or `act`."""
     window_open: bool
-    """Whether it may begin to move pods at this time."""
+    """Whether it may move pods now."""
     advice: list[Advice]
-    """Of the last time that it looked."""
+    """Advice of the last round."""
     begun: int
-    """Plans that it has begun since the start."""
+    """Plans begun since the start."""
     fault: str
-    """Why it could not look last time, "" where it could."""
+    """Why the last round failed, "" if it did not."""
 
 
 class RoomState(msgspec.Struct):
-    """The plan that is carried out, or the last one."""
+    """The current plan, or the last one."""
 
     id: str
-    """"" where there was none."""
+    """"" if there was none."""
     target: str
     """What room is made for, in words."""
     phase: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["none", *Phase]})]
     step: int
-    """The step under way, -1 before the first."""
+    """The current step, -1 before the first."""
     num_steps: int
     moves: list[MoveState]
     kept: list[str]
-    """Nodes that are kept from all other pods."""
+    """Nodes closed to all other pods."""
     why: str
-    """Why it goes no further, "" while it does."""
+    """Why it was stopped, "" if it was not."""
     begun: float
     """Unix time."""
     ended: float
@@ -77,14 +77,14 @@ class RoomState(msgspec.Struct):
     evicted: int
     """Pods evicted in the last hour."""
     fault: str
-    """Why no plan could be begun now, "" where one could."""
+    """Why no plan could begin now, "" if one could."""
     policy: PolicyState | None = None
-    """None where it is off."""
+    """None if the policy is off."""
     culprit: Culprit = Culprit.NOBODY
 
 
 def state_of(record: Record | None, kept: list[str], evicted: int, fault: str) -> RoomState:
-    """What a record says; None for none."""
+    """The state of a recorded plan; `record` is None if there is none."""
     if record is None:
         return RoomState("", "", "none", -1, 0, [], kept, "", 0.0, 0.0, evicted, fault)
     moves = [

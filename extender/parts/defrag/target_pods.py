@@ -1,4 +1,4 @@
-"""Giving the target its nodes, once all that had to move has moved."""
+"""Gives the target its nodes after all moves are done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from extender.queueing.pods.entries import Entry
 from extender.queueing.pods.entries import Stage as PodStage
 
 _UNSEEN_S = 5.0
-"""How long two watches may take to tell that a pod has its node."""
+"""Seconds for which a bound pod may be missing from both watches."""
 
 
 @dataclass(eq=False)
 class TargetPlacer:
-    """Lets the target's pods go for the nodes kept for them, and follows them there."""
+    """Releases the target's pods to their kept nodes, and follows them until they are bound."""
 
     queue: QueueController
     running: Mapping[str, Pod]
@@ -26,31 +26,31 @@ class TargetPlacer:
     limits: Limits
 
     def nodes(self, run: Run) -> set[str]:
-        """Nodes of the target's pods that don't have them yet."""
+        """Nodes of the target's pods that are not bound yet."""
         return {pod.node for pod in run.record.plan.target if pod.uid and pod.uid not in self.running}
 
     def node_of(self, run: Run, pod: Pod) -> str | None:
-        """The node kept for a pod of the target once it is its turn, None for none."""
+        """The node kept for a pod of the target in phase PLACING, None for none."""
         target = run.record.plan.target if run.record.phase is Phase.PLACING else ()
-        return next((one.node for one in target if one.uid == pod.metadata.uid), None)
+        return next((target_pod.node for target_pod in target if target_pod.uid == pod.metadata.uid), None)
 
     def place(self, run: Run) -> str | None:
-        """Go on with it: None while it is under way, "" once all have their nodes, else why they have not."""
+        """Release and follow the target's pods: None while under way, "" once all are bound, else why that failed."""
         target = [pod for pod in run.record.plan.target if pod.uid]
         units: dict[str, list[tuple[Entry, str]]] = {}
         missing = []
         for pod in target:
-            entry, there = self.queue.backlog.entries.get(pod.uid), self.running.get(pod.uid)
-            if there is not None:
-                if there.spec.node_name != pod.node:
-                    return f"pod {pod.pod} went to node {there.spec.node_name} instead of {pod.node}"
+            entry, bound = self.queue.backlog.entries.get(pod.uid), self.running.get(pod.uid)
+            if bound is not None:
+                if bound.spec.node_name != pod.node:
+                    return f"pod {pod.pod} went to node {bound.spec.node_name} instead of {pod.node}"
                 continue
             missing.append(pod.pod)
             if entry is None:
                 if run.age_s(pod.uid) > _UNSEEN_S:
                     return f"pod {pod.pod} is gone"
                 continue
-            run.begin_anew(pod.uid)
+            run.reset_age(pod.uid)
             if entry.stage.waits and entry.planned is not None:
                 if not self.queue.dispatcher.found_a_node(entry):
                     units.setdefault(entry.planned.gang or pod.uid, []).append((entry, pod.node))

@@ -1,13 +1,13 @@
-"""What the mover works with, and what it has done."""
+"""The mover's dependencies and counters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from extender.kube.events import EventRecorder
-from extender.parts.defrag.checks import Facts
+from extender.parts.defrag.checks import CheckInputs
 from extender.parts.defrag.evictions import Evictor
-from extender.parts.defrag.proof import Around
+from extender.parts.defrag.proof import ProofInputs
 from extender.parts.defrag.record import Records
 from extender.parts.defrag.steps import Follower
 from extender.parts.defrag.target_pods import TargetPlacer
@@ -16,12 +16,12 @@ from extender.scheduling.fence import Fence
 
 @dataclass
 class Counts:
-    """What has happened since the start."""
+    """Counts since the start."""
 
     evicted: int = 0
     """Pods evicted to make room."""
     moved: int = 0
-    """Of those, with a replacement that runs where it was planned to."""
+    """Evicted pods whose replacement runs where planned."""
     done: int = 0
     """Plans carried out."""
     stopped: int = 0
@@ -30,20 +30,20 @@ class Counts:
 
 @dataclass(eq=False)
 class Tools:
-    """What the mover works with."""
+    """The mover's dependencies."""
 
     records: Records
     evictor: Evictor
     follower: Follower
     targets: TargetPlacer
-    around: Around
-    facts: Callable[[], Facts]
+    proof_inputs: ProofInputs
+    check_inputs: Callable[[], CheckInputs]
     fault: Callable[[], str]
-    """Why nothing can be judged now, "" where it can."""
+    """Why the cluster can't be judged now, "" if it can."""
     fence: Fence
     events: EventRecorder
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     most_an_hour: int
-    """Evictions."""
+    """Most evictions per hour."""
     pause: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep)

@@ -1,8 +1,8 @@
-"""Devices of DRA drivers that Kerf allocates to ResourceClaims: docs/parts/dra.md.
+"""Allocates devices of DRA drivers to ResourceClaims: docs/parts/dra.md.
 
-kube-scheduler allocates nothing in the same pools (`extender.core.dra.owning`). A pod that names claims is planned once
-all of them are read (`whose`); what it got is held in the ledger, written on the claims (`writer`), and only then is
-the pod let go (`keeper`). What a pod does not come to use is taken back (`reclaimer`).
+kube-scheduler allocates nothing in these pools (`extender.core.dra.owning`). `whose` decides which claims are Kerf's.
+`keeper` holds a planned pod's devices in the ledger and writes them to its claims before the pod is released.
+`reclaimer` deallocates devices that no pod uses.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""The queue's webhook, where settings say so: who asks for an extended resource asks by a ResourceClaim instead.
+"""Rewrites pods' extended resources to ResourceClaims, in the queue's webhook.
 
-kube-scheduler makes a claim of its own for such a resource of a DeviceClass, in its cycle, and deletes one made before:
-of a pool that Kerf owns it gets nothing. So the pod is given the name of a claim, and an annotation that says
-what is to be in it. Kerf's leader creates it when it sees the pod in the queue: a webhook changes nothing but its pod.
+kube-scheduler would create its own claim for a DeviceClass's extended resource, which can't get devices of Kerf's
+pools. So the webhook, which may have no side effects, adds a claim's name and an annotation with its requests to the
+pod. Kerf's leader creates the claim when it sees the pod in the queue.
 """
 
 import secrets
@@ -22,18 +22,18 @@ from extender.parts.dra.maker import MAX_DEVICES, AskedClaim, AskedDevices, clai
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """As of RewritesRequests: `classes` are device classes by the extended resource that stands for each."""
+    """Implements RewritesRequests. `classes` are device classes by extended resource."""
 
     classes: Mapping[str, str]
 
     def operations(self, body: msgspec.Raw, *, annotated: bool) -> tuple[list[Operation], list[str]]:
-        """What makes a pod ask by claims."""
+        """The JSON patch that rewrites a pod's extended resources, and warnings."""
         try:
             pod = _asking_decoder.decode(body)
         except msgspec.DecodeError as error:
-            return [], [f"what its containers ask for can't be read: {error}"]
-        patch, why_not = _rewritten(pod, self.classes, claim_name(secrets.token_hex(8)), annotated=annotated)
-        return patch, [f"extended resources are not asked for by a ResourceClaim: {why_not}"] if why_not else []
+            return [], [f"the containers' resources can't be read: {error}"]
+        patch, fault = _rewritten(pod, self.classes, claim_name(secrets.token_hex(8)), annotated=annotated)
+        return patch, [f"extended resources are not replaced by a ResourceClaim: {fault}"] if fault else []
 
 
 class _Resources(objects.Resources):
@@ -51,7 +51,7 @@ class _Spec(objects.Object, rename="camel"):
 
 
 class _AskingPod(objects.Named):
-    """What is looked at of a pod."""
+    """The fields of a pod that rewriting reads."""
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
@@ -62,9 +62,9 @@ _asking_decoder: Final = Decoder(_AskingPod)
 def _rewritten(
     pod: _AskingPod, classes: Mapping[str, str], name: str, *, annotated: bool
 ) -> tuple[list[Operation], str]:
-    """The operations by which containers ask by a claim of that name, and why there are none although they might.
+    """The JSON patch that makes containers use the claim `name`, or why their resources can't be rewritten.
 
-    `classes` are device classes by the extended resource that stands for each; the pod is `annotated` when these come.
+    `annotated`: earlier operations of the same patch create `metadata.annotations`.
     """
     asked, fault = _asked(pod, classes)
     if fault or not asked:
@@ -82,24 +82,24 @@ def _rewritten(
 
 
 def _asked(pod: _AskingPod, classes: Mapping[str, str]) -> tuple[list[tuple[int, str, int]], str]:
-    """Index of each container that asks, the resource and how many of it; and why they can't ask by a claim."""
+    """(container index, resource, count) of each request, or why the requests can't be rewritten."""
     asked: list[tuple[int, str, int]] = []
     if any(classes.keys() & objects.requests_of(item.resources).keys() for item in pod.spec.init_containers or ()):
-        return [], "init containers ask for such"  # they are given back when those have ended, which no claim is
+        return [], "init containers request them"  # unlike a claim's devices, they are free once the container ends
     for at, container in enumerate(pod.spec.containers):
         wanted = objects.requests_of(container.resources)
         keys = sorted(set(wanted) & set(classes))
         if len(keys) > 1:
-            return [], f"a container asks for {' and '.join(keys)}"
+            return [], f"a container requests {' and '.join(keys)}"
         for key in keys:
             try:
                 count = int(parse_quantity(str(wanted[key])))
             except ValueError:
-                return [], f"{key} is no number"
+                return [], f"{key} is not a number"
             if count > 0:
                 asked.append((at, key, count))
     if asked and CLAIM in (pod.metadata.annotations or {}):
-        return [], f"{CLAIM} is there already"
+        return [], f"annotation {CLAIM} exists already"
     if sum(count for _, _, count in asked) > MAX_DEVICES:
         return [], f"more than {MAX_DEVICES} devices"
     return asked, ""

@@ -1,4 +1,4 @@
-"""What a cluster has of a driver's devices: pools, who owns them, who has them now, and who waits for them."""
+"""A cluster's state of a driver's devices: pools, ownership, allocations and waiting pods."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,22 +16,22 @@ API: Final = "/apis/resource.k8s.io/v1"
 RULES: Final = f"{API}/devicetaintrules"
 _ENDED: Final = ("Succeeded", "Failed")
 _IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
-"""With a class's name behind it, an extended resource of that class."""
+"""Prefix of a class's implicit extended resource."""
 
 Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A driver's devices that it publishes together."""
+    """A pool of a driver's devices."""
 
     name: str
     num_devices: int
     nodes: frozenset[str]
     local: bool
-    """Whether all of them are of one node."""
+    """Whether all devices belong to one named node."""
     tainted: bool
-    """Whether every device has Kerf's taint in the slices themselves."""
+    """Whether the driver publishes every device with Kerf's ownership taint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,57 +40,57 @@ class Rule:
 
     name: str
     value: str
-    """Of the taint."""
+    """The taint's value."""
     driver: str | None
-    """None for all drivers; likewise the other two."""
+    """None for all; so are `pool` and `device`."""
     pool: str | None = None
     device: str | None = None
     version: str = ""
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """The rule's API path."""
         return f"{RULES}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A claim that has devices of the driver, and the pods that it serves."""
+    """A claim with devices of the driver, and its running pods."""
 
     claim: str
     devices: tuple[str, ...]
     """`pool/device`."""
     pods: tuple[str, ...]
     outside: tuple[str, ...]
-    """Those of them whose successors will not wait in Kerf's queue."""
+    """Those of `pods` that are outside Kerf's queue, as their replacements will be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known of a driver's devices, at about one moment."""
+    """The cluster's state of one driver's devices."""
 
     driver: str
     pools: tuple[Pool, ...]
-    """Those asked for; all where none is named."""
+    """The requested pools, or all."""
     drivers: tuple[str, ...]
-    """All that publish devices."""
+    """All drivers that publish devices."""
     rules: tuple[Rule, ...]
-    """Of all drivers."""
+    """Rules with Kerf's taint, of all drivers."""
     holders: tuple[Holder, ...]
     twice: tuple[str, ...]
-    """Devices that two claims have: `pool/device`."""
+    """Devices allocated whole to several claims: `pool/device`."""
     waiting: tuple[str, ...]
-    """Pods without devices that ask for such ones, and do not wait in Kerf's queue."""
+    """Unscheduled pods outside Kerf's queue that request the driver's devices."""
     tolerant: tuple[str, ...]
-    """Claims without devices, and templates, that tolerate Kerf's taint: made before its policy."""
+    """Unallocated claims, and templates, that tolerate Kerf's taint: created before the policy."""
     templates: tuple[str, ...]
-    """Templates of such claims in namespaces that do not opt in."""
+    """Templates of claims on the driver, in namespaces that have not opted in."""
     resources: tuple[str, ...]
-    """Extended resources that the driver's classes stand for."""
+    """Extended resources of the driver's classes."""
 
 
 async def serves_rules(transport: Transport) -> bool | None:
-    """Whether the API server has DeviceTaintRule in `resource.k8s.io/v1`, None where it has no such version at all.
+    """Whether the API server has DeviceTaintRule in `resource.k8s.io/v1`; None if it does not serve that version.
 
     Raises ClusterError, msgspec.DecodeError.
     """
@@ -104,12 +104,12 @@ async def serves_rules(transport: Transport) -> bool | None:
 
 
 async def rules_in(transport: Transport) -> tuple[Rule, ...]:
-    """All with Kerf's taint. Raises ClusterError, msgspec.DecodeError."""
+    """DeviceTaintRules with Kerf's taint, by name. Raises ClusterError, msgspec.DecodeError."""
     return tuple(sorted(_rules(await listed(transport, RULES)), key=lambda rule: rule.name))
 
 
 async def facts_of(transport: Transport, driver: str, names: Collection[str]) -> Facts:
-    """Everything about a driver's pools, all where none is named. Raises ClusterError, msgspec.DecodeError."""
+    """The state of a driver's pools; all pools if `names` is empty. Raises ClusterError, msgspec.DecodeError."""
     slices = await listed(transport, f"{API}/resourceslices")
     claims = await listed(transport, f"{API}/resourceclaims")
     classes = {item["metadata"]["name"]: item for item in await listed(transport, f"{API}/deviceclasses")}
@@ -118,18 +118,20 @@ async def facts_of(transport: Transport, driver: str, names: Collection[str]) ->
     namespaces = await listed(transport, NAMESPACES_PATH)
     opted_in = {item["metadata"]["name"] for item in namespaces if _labels_of(item).get(QUEUE_LABEL) == ENABLED}
     pools = tuple(pool for pool in pools_of(slices, driver) if not names or pool.name in names)
-    of_pools = {pool.name for pool in pools}
-    mine = {name for name, item in classes.items() if _names_driver(item, driver)}
-    resources = sorted(_resources_of(classes[name], name) for name in mine)
+    pool_names = {pool.name for pool in pools}
+    of_driver = {name for name, item in classes.items() if _names_driver(item, driver)}
+    resources = sorted(_resources_of(classes[name], name) for name in of_driver)
     running = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
     return Facts(
         driver=driver,
         pools=pools,
         drivers=tuple(sorted({item["spec"]["driver"] for item in slices})),
         rules=await rules_in(transport),
-        holders=tuple(_holders_of(claims, running, opted_in, driver, of_pools)),
+        holders=tuple(_holders_of(claims, running, opted_in, driver, pool_names)),
         twice=tuple(_twice_allocated(claims, driver)),
-        waiting=tuple(sorted(_waiting(claims, running, opted_in, mine, {r for pair in resources for r in pair if r}))),
+        waiting=tuple(
+            sorted(_waiting(claims, running, opted_in, of_driver, {r for pair in resources for r in pair if r}))
+        ),
         tolerant=tuple(
             sorted(
                 [_key_of(item) for item in claims if not _results_of(item) and _tolerates(item["spec"])]
@@ -140,7 +142,7 @@ async def facts_of(transport: Transport, driver: str, names: Collection[str]) ->
             sorted(
                 _key_of(item)
                 for item in templates
-                if item["metadata"]["namespace"] not in opted_in and _classes_of(item["spec"]["spec"]) & mine
+                if item["metadata"]["namespace"] not in opted_in and _classes_of(item["spec"]["spec"]) & of_driver
             )
         ),
         resources=tuple(name for name, _ in resources if name),
@@ -148,7 +150,7 @@ async def facts_of(transport: Transport, driver: str, names: Collection[str]) ->
 
 
 def pools_of(slices: Sequence[Manifest], driver: str) -> Iterator[Pool]:
-    """The pools that a driver publishes, by name, of each the newest generation that is known."""
+    """A driver's pools in their newest generation, sorted by name."""
     of_pool: defaultdict[str, list[Manifest]] = defaultdict(list)
     for item in slices:
         if item["spec"]["driver"] == driver:
@@ -194,7 +196,7 @@ def _holders_of(
     driver: str,
     pools: Collection[str],
 ) -> Iterator[Holder]:
-    """The claims that have devices of some pools; who only looks (`adminAccess`) holds none."""
+    """The claims with devices of `pools`, except those with admin access."""
     of_uid = {pod["metadata"]["uid"]: pod for pod in pods}
     for claim in claims:
         results = [item for item in _results_of(claim) if item["driver"] == driver and item["pool"] in pools]
@@ -211,7 +213,7 @@ def _holders_of(
 
 
 def _twice_allocated(claims: Iterable[Manifest], driver: str) -> list[str]:
-    """Devices that several claims have whole: `pool/device`."""
+    """Devices allocated whole to several claims: `pool/device`."""
     seen: set[str] = set()
     twice: set[str] = set()
     for claim in claims:
@@ -224,7 +226,7 @@ def _twice_allocated(claims: Iterable[Manifest], driver: str) -> list[str]:
 
 
 def _waits_in_queue(pod: Manifest, opted_in: Collection[str]) -> bool:
-    """Whether a pod, or one like it, waits in Kerf's queue before it is scheduled."""
+    """Whether a pod, or its replacement, waits in Kerf's queue before it is scheduled."""
     labels = _labels_of(pod)
     if any(gate.get("name") == GATE for gate in pod["spec"].get("schedulingGates") or ()):
         return True
@@ -255,25 +257,25 @@ def _waiting(
 
 
 def _requested(pod: Manifest) -> set[str]:
-    """The resources that a pod's containers ask for."""
+    """The resources that a pod's containers request."""
     containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
     return {name for item in containers for name in (item.get("resources") or {}).get("limits") or ()}
 
 
 def _names_driver(device_class: Manifest, driver: str) -> bool:
-    """Whether a class is for a driver's devices, as far as the text of its selectors tells; without any it is."""
+    """Whether a class's selectors name a driver; a class without selectors counts too."""
     selectors = (device_class.get("spec") or {}).get("selectors") or ()
     texts = [(item.get("cel") or {}).get("expression", "") for item in selectors]
     return not texts or any(f"{quote}{driver}{quote}" in text for text in texts for quote in "'\"")
 
 
 def _resources_of(device_class: Manifest, name: str) -> tuple[str, str]:
-    """The extended resources that stand for a class: its own name for it, "" for none, and the implicit one."""
+    """A class's explicit extended resource, "" if none, and its implicit one."""
     return str((device_class.get("spec") or {}).get("extendedResourceName") or ""), f"{_IMPLICIT_RESOURCE}{name}"
 
 
 def _classes_of(spec: Manifest) -> set[str]:
-    """The device classes that a claim names."""
+    """The device classes that a claim requests."""
     requests = (spec.get("devices") or {}).get("requests") or ()
     asked = [each for item in requests for each in (item.get("exactly") or {}, *(item.get("firstAvailable") or ()))]
     return {item["deviceClassName"] for item in asked if item.get("deviceClassName")}
@@ -294,7 +296,7 @@ def _key_of(item: Manifest) -> str:
 
 
 def _tolerates(spec: Manifest) -> bool:
-    """Whether a claim would be given devices that Kerf owns: what the policy refuses, of claims from before it."""
+    """Whether a claim tolerates Kerf's ownership taint, which the policy forbids for new claims."""
     requests = (spec.get("devices") or {}).get("requests") or ()
     exact = [item["exactly"] for item in requests if item.get("exactly") and not item["exactly"].get("adminAccess")]
     asked = [*exact, *(each for item in requests for each in item.get("firstAvailable") or ())]

@@ -1,13 +1,13 @@
-"""All that allocates devices for one queue."""
+"""The device allocator of one queue."""
 
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.reclaimer import Reclaimer
-from extender.parts.dra.turns import Turns
-from extender.queueing.devices import AllocatesDevices
+from extender.parts.dra.selection import PodSelector
+from extender.queueing.devices import AllocatorParts
 
 
-def allocating(keeper: ClaimKeeper) -> AllocatesDevices:
-    """By a keeper, with what goes on beside it."""
-    made = {"claims for extended resources": keeper.maker().run} if keeper.classes_to_make else {}
-    works = {"queue's ResourceClaims": Reclaimer(keeper).run, **made}
-    return AllocatesDevices(keeper, Turns(keeper, keeper.dirty), works)
+def allocating(keeper: ClaimKeeper) -> AllocatorParts:
+    """The allocator with the background tasks of a keeper."""
+    maker = {"claims for extended resources": keeper.maker().run} if keeper.classes_to_make else {}
+    works = {"queue's ResourceClaims": Reclaimer(keeper).run, **maker}
+    return AllocatorParts(keeper, PodSelector(keeper, keeper.dirty), works)

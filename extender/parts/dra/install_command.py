@@ -9,14 +9,14 @@ import typer
 
 from extender.cli.client.kerf import FAILED, USAGE, fail
 from extender.cli.printing import as_yaml, echo
-from extender.cli.settings import ContextOption, KubeconfigOption, cluster
+from extender.cli.settings import ContextOption, KubeconfigOption, ServiceAccountOption, cluster
 
 if TYPE_CHECKING:
     from extender.cli.install.kerf import Installed
     from extender.kube.client import ApiServer
 
 _TAKING_S, _GIVING_BACK_S = 15.0, 130.0
-"""Kerf may go by what it saw `cluster.max_age_s` ago: 120 s."""
+"""Giving back takes longer, since Kerf's view may be `cluster.max_age_s` old: 120 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +31,27 @@ class _Asked:
 
 
 def give(  # noqa: PLR0913, PLR0917 - options of a command
-    driver: Annotated[str, typer.Option(help="Name of the DRA driver, as its ResourceSlices have it.")],
-    pool: Annotated[list[str] | None, typer.Option(help="A pool of it alone; repeatable. Default: all.")] = None,
+    driver: Annotated[str, typer.Option(help="Name of the DRA driver, as in its ResourceSlices.")],
+    pool: Annotated[list[str] | None, typer.Option(help="Only this pool; repeatable. Default: all pools.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Give the devices back to kube-scheduler.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done without writing.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Take them although pods outside Kerf's queue have some, or none is there.")
+        bool, typer.Option("--force", help="Also if pods outside Kerf's queue use devices, or there are none.")
     ] = False,
-    account: Annotated[
-        str, typer.Option("--service-account", help="NAMESPACE/NAME; default: that of the Kerf it finds.")
-    ] = "",
+    account: ServiceAccountOption = "",
     settle: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds in which nobody allocates; default: 15, with --remove 130."),
+        typer.Option(min=0, help="Seconds without allocations; default: 15, with --remove 130."),
     ] = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
 ) -> None:
-    """Give the devices of a DRA driver to Kerf, which then allocates them alone, or back: docs/guides/dra.md.
+    """Give a DRA driver's devices to Kerf, which becomes their only allocator, or back: docs/guides/dra.md.
 
-    Run it as an administrator. Exit status 1 if it refuses or can't; run again, it goes on where it stopped.
+    Needs administrator rights. Exit status 1 if it refuses or fails; rerun it to continue where it stopped.
     """
     from extender.kube.client import ClusterError
-    from extender.parts.dra.giving import RefusedError
+    from extender.parts.dra.handover import RefusedError
     from extender.parts.dra.policies import UnprovenError
 
     settle_s = settle if settle is not None else (_GIVING_BACK_S if remove else _TAKING_S)
@@ -93,43 +91,43 @@ async def _take(api: "ApiServer", asked: _Asked, installed: "Installed", account
     from extender.cli.install.access import missing, policies_in_force
     from extender.cli.install.findings import Verdict, broken
     from extender.core.dra import owning
-    from extender.parts.dra import facts, giving, policies
+    from extender.parts.dra import facts, handover, policies
     from extender.parts.dra import install_checks as checks
     from extender.parts.dra.settings import ALLOCATING
 
-    found = await facts.facts_of(api, asked.driver, asked.pools)
-    for sentence in checks.consequences(found):
+    state = await facts.facts_of(api, asked.driver, asked.pools)
+    for sentence in checks.consequences(state):
         _say(sentence)
-    against = list(checks.objections(found, asked.pools, installed))
+    against = list(checks.objections(state, asked.pools, installed))
     against += [broken(text) for text in await missing(api, user, ALLOCATING)]
-    standing = [each for each in against if each.verdict is Verdict.BROKEN or not asked.force]
+    blocking = [each for each in against if each.verdict is Verdict.BROKEN or not asked.force]
     for each in against:
-        _say(f"{'refused' if each in standing else 'overruled'}: {each.told}")
-    if standing:
-        hint = " (--force takes them all the same)" if all(each.verdict is Verdict.NOTE for each in standing) else ""
+        _say(f"{'refused' if each in blocking else 'overridden'}: {each.told}")
+    if blocking:
+        hint = " (--force overrides this)" if all(each.verdict is Verdict.NOTE for each in blocking) else ""
         fail(f"nothing was changed{hint}", FAILED)
     if asked.dry_run:
-        written = [giving.rule_for(asked.driver, pool, owning.OWNED) for pool in asked.pools or (None,)]
-        for rule in list(written):
+        documents = [handover.rule_for(asked.driver, pool, owning.OWNED) for pool in asked.pools or (None,)]
+        for rule in list(documents):
             selector = rule["spec"]["deviceSelector"]
-            written += policies.fence(rule["metadata"]["name"], asked.driver, selector.get("pool"), user)
+            documents += policies.fence(rule["metadata"]["name"], asked.driver, selector.get("pool"), user)
         if not any(name.endswith(policies.TOLERATIONS) for name in await policies_in_force(api)):
-            written += policies.tolerations()
-        _say(f"would be held for {asked.settle_s:g} s, then")
-        echo(as_yaml(*written))
+            documents += policies.tolerations()
+        _say(f"devices would be held for {asked.settle_s:g} s, then:")
+        echo(as_yaml(*documents))
         return
-    await giving.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
+    await handover.take(api, asked.driver, asked.pools, account.partition("/")[0], user, asked.settle_s, _say)
 
 
 async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
-    from extender.parts.dra import facts, giving
+    from extender.parts.dra import facts, handover
 
-    mine = [rule for rule in await facts.rules_in(api) if rule.driver == asked.driver]
-    rules = [rule for rule in mine if not asked.pools or rule.pool in asked.pools]
+    of_driver = [rule for rule in await facts.rules_in(api) if rule.driver == asked.driver]
+    rules = [rule for rule in of_driver if not asked.pools or rule.pool in asked.pools]
     if missing := sorted(set(asked.pools) - {rule.pool for rule in rules}):
-        whole = next((rule.name for rule in mine if rule.pool is None), "")
-        by = f": {whole} owns all pools of {asked.driver}, and goes as a whole" if whole else ""
-        fail(f"no DeviceTaintRule owns pool {', '.join(missing)}{by}", FAILED)
+        whole = next((rule.name for rule in of_driver if rule.pool is None), "")
+        hint = f": {whole} owns all pools of {asked.driver} and can only be removed as a whole" if whole else ""
+        fail(f"no DeviceTaintRule owns pool {', '.join(missing)}{hint}", FAILED)
     if not rules:
         fail(
             f"no DeviceTaintRule gives devices of {asked.driver} to Kerf (a driver may publish the taint itself)",
@@ -139,8 +137,8 @@ async def _give_back(api: "ApiServer", asked: _Asked, account: str) -> None:
         for rule in rules:
             _say(f"{rule.name}: would be held for {asked.settle_s:g} s, then deleted")
         return
-    # Where no Kerf was found one may run all the same, outside the cluster or from other manifests.
-    await giving.give_back(api, rules, account.partition("/")[0] or "default", asked.settle_s, _say)
+    # Without an installed Kerf one may still run, outside the cluster or from other manifests: hold the devices anyway.
+    await handover.give_back(api, rules, account.partition("/")[0] or "default", asked.settle_s, _say)
 
 
 def _say(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Devices for the claims of pods that are let go: read, held and written."""
+"""Holds devices for the claims of planned pods and writes the allocations."""
 
 import asyncio
 import contextlib
@@ -17,44 +17,44 @@ from extender.dra.objects import CLAIMS, RULES, TO_ALLOCATE, Allocation, Resourc
 from extender.dra.owned import OwnedDevices
 from extender.dra.pod_claims import Hold, PodClaims
 from extender.dra.results import allocation_of
-from extender.kube.background import all_of
+from extender.kube.background import gather_all
 from extender.kube.client import ApiError, Transport
 from extender.kube.commit import FencedError, Outcome, Resolver, Result, Target, commit
 from extender.kube.objects import Pod
 from extender.kube.watches import Lister
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
+from extender.parts.dra.allocator_choice import AllocatorChoice
 from extender.parts.dra.maker import ClaimMaker
-from extender.parts.dra.whose import Whose
 from extender.parts.dra.writer import ClaimWriter, is_protected
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.fence import Fence
 
 _MAX_CONCURRENT: Final = 16
-_TOLD_WITHIN_S: Final = 0.5
-"""What a watch has told Kerf, kube-scheduler's has told it, too, or is about to: a pod that it looks at before it knows
-of the allocation is refused first."""
-_FIRST_REST_S: Final = 1.0
-_MAX_REST_S: Final = 60.0
-_MAX_RESTS: Final = 10_000
-_NO_REST: Final = (0.0, 0.0, "")
+_MAX_ECHO_S: Final = 0.5
+"""How long to wait for the watch event of a write. By then kube-scheduler's watch has it too, or is about to: it would
+reject a pod whose allocation it does not know yet."""
+_FIRST_BACKOFF_S: Final = 1.0
+_MAX_BACKOFF_S: Final = 60.0
+_MAX_BACKOFFS: Final = 10_000
+_NO_BACKOFF: Final = (0.0, 0.0, "")
 _NOTHING_DUE: Final[tuple[str, tuple[str, ...]]] = ("", ())
-_MAX_WHY: Final = 300
+_MAX_REASON_CHARS: Final = 300
 
 
 @dataclass(slots=True)
 class ClaimCounts:
-    """What has happened since the start."""
+    """Counts since the process started."""
 
     allocated: int = 0
     freed: int = 0
-    """Allocations taken back because no pod on its way needed them."""
+    """Deallocated claims that no pod used."""
     errors: int = 0
 
 
 @dataclass(eq=False)
 class ClaimKeeper:
-    """Allocates for the pods that a plan lets go; `entries_of` are those of the queue that name a claim."""
+    """Allocates devices to the claims of pods that a plan releases."""
 
     transport: Transport
     mirror: Mirror
@@ -64,29 +64,29 @@ class ClaimKeeper:
     resolver: Resolver
     clock: Callable[[], float]
     entries_of: Callable[[str], Iterable[Entry]]
-    """By a claim's `namespace/name`."""
+    """The queued pods that name a claim, by the claim's `namespace/name`."""
     entries: Callable[[], Iterable[Entry]]
-    """All that wait."""
+    """All queued pods."""
     changed: Callable[[str], None]
-    """Hears of claims, by `namespace/name`, that are other than before."""
+    """Called with the `namespace/name` of a claim that has changed."""
     dirty: Callable[[], None]
-    """Hears that there is something to plan."""
+    """Called when a new planning round is due."""
     max_age_s: float
     classes_to_make: Collection[str] = ()
-    """Device classes of which claims are created for pods that asked by an extended resource."""
+    """Device classes that claims are created with, for pods with rewritten extended resources."""
     counts: ClaimCounts = field(default_factory=ClaimCounts, init=False)
-    _news: bool = field(default=True, init=False)
+    _changed_inputs: bool = field(default=True, init=False)
     _last_fault: str = field(default="", init=False)
     writing: set[str] = field(default_factory=set, init=False)
-    """Claims that are being written, by uid."""
+    """UIDs of claims whose allocation is being written."""
     freeing: set[str] = field(default_factory=set, init=False)
-    """Claims whose devices are being taken back."""
-    _rests: dict[str, tuple[float, float, str]] = field(default_factory=dict, init=False)
-    """By pod: until when it is left alone, for how long that was, and why."""
+    """UIDs of claims that are being deallocated."""
+    _backoffs: dict[str, tuple[float, float, str]] = field(default_factory=dict, init=False)
+    """By pod UID: end of the back-off, its length in seconds, and the reason."""
     _due: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
-    """By pod: the term in which its devices were decided on, and the claims to be written."""
-    _told: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
-    """By claim that was written: set once a watch has told of a change."""
+    """By pod UID: the leader term of the decision, and UIDs of the claims to write."""
+    _echoes: dict[str, asyncio.Event] = field(default_factory=dict, init=False)
+    """By UID of a written claim: set when the watch reports the write."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_CONCURRENT), init=False)
 
     def __post_init__(self) -> None:
@@ -94,14 +94,16 @@ class ClaimKeeper:
         hub = self.mirror.hub
         self.reflectors = {feed.name: hub.reflector(feed) for feed in TO_ALLOCATE}
         for feed in (*TO_ALLOCATE, RULES):
-            hub.cache(feed).subscribe(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)
+            hub.cache(feed).subscribe(
+                self._claim_changed if feed is CLAIMS else self._inputs_changed, on_list=self._inputs_changed
+            )
         self.cache = hub.cache(CLAIMS)
-        """Of claims: what the API server answers to a write is told to it."""
+        """The claims' cache; responses to writes are added to it."""
         self._lister = Lister(self.transport, CLAIMS.path, ResourceClaim)
-        self._whose = Whose(self.owned)
+        self._whose = AllocatorChoice(self.owned)
 
     def maker(self) -> ClaimMaker:
-        """What creates the claims that pods lack."""
+        """Creates claims for pods with rewritten extended resources."""
         return ClaimMaker(
             self.transport,
             self.classes_to_make,
@@ -111,31 +113,31 @@ class ClaimKeeper:
             clock=self.clock,
         )
 
-    # What the watches tell: the ledger has heard it first
+    # Watch events; the ledger handles them first
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if (claim := new or old) is not None:
             self.changed(claim.key)
             uid = claim.metadata.uid
-            if not self.cache.is_untold(uid) and (told := self._told.pop(uid, None)) is not None:
-                told.set()
+            if not self.cache.is_unconfirmed(uid) and (echo := self._echoes.pop(uid, None)) is not None:
+                echo.set()
 
-    def _heard(self, *told: object) -> None:
-        """What claims are read by has changed, or a complete list has come."""
-        self._news = True
+    def _inputs_changed(self, *event: object) -> None:
+        """Slices, classes or rules have changed, or a list is complete."""
+        self._changed_inputs = True
         self.dirty()
 
-    async def anything_new(self) -> bool:
-        """Whether what claims may be given, or mean, has changed since this was asked last."""
+    async def claims_outdated(self) -> bool:
+        """Whether the evaluation of claims may have changed since the last call."""
         if self._whose.looking and await asyncio.to_thread(self._whose.look_further):
             self.dirty()
-        self._news, self._whose.news = self._news or self._whose.news, False
         fault = self.fault()
-        news, self._news, self._last_fault = self._news or fault != self._last_fault, False, fault
-        return news
+        changed = self._changed_inputs or self._whose.news or fault != self._last_fault
+        self._changed_inputs, self._whose.news, self._last_fault = False, False, fault
+        return changed
 
     def fault(self) -> str:
-        """Why no devices can be chosen now, "" when they can."""
+        """Why no devices can be allocated now; "" if they can."""
         for name, reflector in self.reflectors.items():
             if not reflector.synced:
                 return f"{name} are not synced yet" + (f": {reflector.last_error}" if reflector.last_error else "")
@@ -144,58 +146,58 @@ class ClaimKeeper:
         return ""
 
     def read(self, pod: Pod) -> PodClaims:
-        """The claims of a pod as they are now. Raises RequestError."""
+        """A pod's claims. Raises RequestError."""
         if self.fault() and pod.spec.resource_claims:
             return PodClaims(missing=pod.spec.resource_claims[0].name)
-        found = self.owned.claims_of(pod, partial(self._whose.is_kerfs, namespace=pod.metadata.namespace))
-        if found.undecided:
-            self.dirty()  # each round looks further
-        # What is held for a claim that was not written as it should be may be written on it yet.
+        of_pod = self.owned.claims_of(pod, partial(self._whose.is_kerfs, namespace=pod.metadata.namespace))
+        if of_pod.undecided:
+            self.dirty()  # each round examines more nodes
+        # A hold means that a write is in flight or its outcome is unknown: the claim may still get an allocation.
         moving = self.freeing | self.owned.holds.keys()
-        claims = (*found.allocated, *found.unallocated)
+        claims = (*of_pod.allocated, *of_pod.unallocated)
         unsettled = next((claim for claim in claims if claim.metadata.uid in moving), None)
-        return found if unsettled is None else PodClaims(missing=unsettled.metadata.name)
+        return of_pod if unsettled is None else PodClaims(missing=unsettled.metadata.name)
 
     def name_of(self, uid: str) -> str:
-        """What a claim is called, "" when it is gone."""
+        """A claim's name; "" if it does not exist."""
         claim = self.owned.claims.get(uid)
         return "" if claim is None else claim.metadata.name
 
     # Allocating
 
     def hold(self, pod: Pod, node: str, allocation: DevicesGiven | None) -> bool:
-        """Hold devices of a node for a pod's claims, as they were decided on; whether the claims still ask that."""
-        self.let_go(pod)
+        """Hold the devices decided on for a pod's claims; False if the claims have changed since."""
+        self.release_holds(pod)
         try:
-            epoch, found = self.fence.enter(), self.read(pod)
+            epoch, of_pod = self.fence.enter(), self.read(pod)
         except (FencedError, RequestError):
             return False
         given = () if allocation is None else allocation.claims
-        if len(given) != len(found.unallocated) or found.missing:
+        if len(given) != len(of_pod.unallocated) or of_pod.missing:
             return False
         inventory = self.owned.inventory_on(node)
-        for claim, devices in zip(found.unallocated, given, strict=True):
+        for claim, devices in zip(of_pod.unallocated, given, strict=True):
             held = tuple(
                 (inventory.devices[one.taking.device].id, one.taking.capacity) for one in devices if not one.admin
             )
             body = allocation_of(claim, devices, inventory, self.owned.classes, node, time.time())
             self.ledger.hold_devices(claim.metadata.uid, Hold(node, held, claim, pod, body))
-        self._due[pod.metadata.uid] = epoch, tuple(claim.metadata.uid for claim in found.unallocated)
+        self._due[pod.metadata.uid] = epoch, tuple(claim.metadata.uid for claim in of_pod.unallocated)
         return True
 
-    def let_go(self, pod: Pod) -> None:
-        """Hold nothing for the claims of a pod of which nothing was written."""
+    def release_holds(self, pod: Pod) -> None:
+        """Release the holds of a pod's claims, except those being written."""
         _, due = self._due.pop(pod.metadata.uid, _NOTHING_DUE)
         for uid in due:
             hold = self.owned.holds.get(uid)
             if hold is not None and uid not in self.writing:
-                self.ledger.let_go_devices(uid)
+                self.ledger.release_devices(uid)
                 self.changed(hold.claim.key)
 
     async def allocate(self, pod: Pod) -> bool:
-        """Write what is held for the claims of a pod; whether all of it is written.
+        """Write the allocations held for a pod's claims; return whether all were written.
 
-        Raises ClusterError where the API server refuses, or nobody knows what it did, DecodeError, FencedError.
+        Raises ClusterError if the API server rejects a write or its outcome is unknown; DecodeError, FencedError.
         """
         epoch, due = self._due.pop(pod.metadata.uid, _NOTHING_DUE)
         try:
@@ -205,19 +207,19 @@ class ClaimKeeper:
                 if not await self._allocate(uid, epoch):
                     return False
         except ApiError as error:
-            self._rest(pod.metadata.uid, str(error))
+            self._back_off(pod.metadata.uid, str(error))
             raise
-        self._rests.pop(pod.metadata.uid, None)
+        self._backoffs.pop(pod.metadata.uid, None)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TOLD_WITHIN_S):
+            async with asyncio.timeout(_MAX_ECHO_S):
                 for uid in due:
-                    if told := self._told.get(uid):
-                        await told.wait()
+                    if echo := self._echoes.get(uid):
+                        await echo.wait()
         return True
 
     async def _secure(self, pod: Pod) -> bool:
-        """Keep the devices that a pod's claims had before it was decided on from being taken back by a write that is on
-        its way, of a leader before this one perhaps; whether the claims are as they were."""
+        """Change the pod's already allocated claims, so that a deallocation in flight, perhaps of a previous leader,
+        fails. Returns False if a claim has changed."""
         for claim in self.owned.named(pod):
             in_use = any(self.ledger.is_bound(consumer.uid) for consumer in claim.status.reserved_for or ())
             if claim.status.allocation is None or in_use:
@@ -229,51 +231,50 @@ class ClaimKeeper:
         return True
 
     def resting(self, pod: str) -> str:
-        """Why a pod is not decided on again yet, by its UID: what the API server said when it refused its devices."""
-        until, _, why = self._rests.get(pod, _NO_REST)
+        """The API server's error that a pod backs off for, by pod UID; "" if it does not back off."""
+        until, _, why = self._backoffs.get(pod, _NO_BACKOFF)
         return why if self.clock() < until else ""
 
-    def _rest(self, pod: str, why: str) -> None:
-        _, before_s, _ = self._rests.get(pod, _NO_REST)
-        if len(self._rests) >= _MAX_RESTS:
-            self._rests.clear()
-        rest_s = min(max(2 * before_s, _FIRST_REST_S), _MAX_REST_S)
-        self._rests[pod] = self.clock() + rest_s, rest_s, why[:_MAX_WHY]
+    def _back_off(self, pod: str, why: str) -> None:
+        _, before_s, _ = self._backoffs.get(pod, _NO_BACKOFF)
+        if len(self._backoffs) >= _MAX_BACKOFFS:
+            self._backoffs.clear()
+        backoff_s = min(max(2 * before_s, _FIRST_BACKOFF_S), _MAX_BACKOFF_S)
+        self._backoffs[pod] = self.clock() + backoff_s, backoff_s, why[:_MAX_REASON_CHARS]
 
     async def _allocate(self, uid: str, epoch: str) -> bool:
-        """Raises ClusterError where the API server refuses, or nobody knows what it did; DecodeError, FencedError."""
+        """Write one claim's allocation. Raises ClusterError if rejected or of unknown outcome, and like `allocate`."""
         hold = self.owned.holds.get(uid)
         if hold is None:
             return False
         self.writing.add(uid)
-        self._told[uid] = asyncio.Event()
+        self._echoes[uid] = asyncio.Event()
         result = await commit(_Allocation(self, uid, hold, epoch), self.fence)
         if result.error is not None and result.outcome not in (Outcome.DONE, Outcome.CONFLICT, Outcome.GONE):
             raise result.error
         return result.outcome is Outcome.DONE
 
     def settle(self, uid: str, hold: Hold, result: Result[ResourceClaim]) -> None:
-        """What became of a write that gives a claim its devices is known."""
+        """Handle the outcome of writing a claim's allocation."""
         self.writing.discard(uid)
         if self.owned.holds.get(uid) is hold:
-            self.ledger.let_go_devices(uid)
+            self.ledger.release_devices(uid)
         self.counts.allocated += result.outcome is Outcome.DONE
         if result.outcome is not Outcome.DONE:
-            self._told.pop(uid, None)
+            self._echoes.pop(uid, None)
         if result.found is not None:
             self.cache.written(result.found)
-        self.changed(hold.claim.key)  # a watch may have told before that, of a claim that was still in doubt
+        self.changed(hold.claim.key)  # a watch event before this one saw the claim as unsettled
 
     async def catch_up(self) -> None:
-        """Before the first decision of a term: change every claim that a leader before may be about to allocate, so
-        that its write fails, then take in what it did allocate. Raises ClusterError, DecodeError.
+        """Before a term's first decision, make pending writes of the previous leader fail and relist the claims.
 
-        Those are the claims with the finalizer: Kerf gives none its devices without it. They are read from the API
-        server, whoever names them: watches may lag or not have begun, and pods may be gone by now.
+        Every unallocated claim with the finalizer is changed: Kerf allocates none without it. All claims are read from
+        the API server, since watches may lag and the claims' pods may be gone. Raises ClusterError, DecodeError.
         """
         listed = await self._lister.all()
-        doubtful = (claim for claim in listed.items if is_protected(claim))
-        await all_of(self._seal(claim) for claim in doubtful if claim.status.allocation is None)
+        protected = (claim for claim in listed.items if is_protected(claim))
+        await gather_all(self._seal(claim) for claim in protected if claim.status.allocation is None)
         await self.mirror.list_devices_again(CLAIMS)
 
     async def _seal(self, claim: ResourceClaim) -> None:
@@ -282,7 +283,7 @@ class ClaimKeeper:
 
 
 class _Allocation(Target[ResourceClaim]):
-    """Gives a claim the devices that are held for it."""
+    """Writes the devices held for a claim to it."""
 
     def __init__(self, keeper: ClaimKeeper, uid: str, hold: Hold, epoch: str) -> None:
         claim = hold.claim
@@ -290,12 +291,12 @@ class _Allocation(Target[ResourceClaim]):
         self._keeper, self._hold = keeper, hold
 
     async def prepare(self) -> str:
-        """Without its finalizer a claim may be deleted with the devices that it is about to get."""
+        """Add the finalizer: without it a claim could be deleted along with its allocation."""
         protected = await self._keeper.writer.protect(self._hold.claim)
         return "" if protected is None else protected.metadata.resource_version
 
-    def accepts(self, found: ResourceClaim) -> str:
-        return "it has changed since it was decided on"
+    def refusal(self, found: ResourceClaim) -> str:
+        return "it has changed since the decision"
 
     async def send(self, version: str) -> ResourceClaim | None:
         hold = self._hold
@@ -312,9 +313,9 @@ class _Allocation(Target[ResourceClaim]):
             return Outcome.GONE
         if found.status.allocation is None:
             return None
-        own = msgspec.convert(self._hold.allocation, Allocation)
-        mine = any(consumer.uid == self._hold.pod.metadata.uid for consumer in found.status.reserved_for or ())
-        return Outcome.DONE if mine and found.status.allocation.devices == own.devices else Outcome.REFUSED
+        wanted = msgspec.convert(self._hold.allocation, Allocation)
+        reserved = any(consumer.uid == self._hold.pod.metadata.uid for consumer in found.status.reserved_for or ())
+        return Outcome.DONE if reserved and found.status.allocation.devices == wanted.devices else Outcome.REFUSED
 
     def settle(self, result: Result[ResourceClaim]) -> None:
         if result.outcome is Outcome.UNKNOWN:

@@ -1,4 +1,4 @@
-"""ResourceClaims that Kerf creates for pods which asked by an extended resource, as its webhook has written them."""
+"""Creates the ResourceClaims that the webhook wrote in an annotation in place of pods' extended resources."""
 
 import logging
 import re
@@ -18,14 +18,14 @@ from extender.queueing.pods.entries import Entry
 logger = logging.getLogger(__name__)
 
 MAX_DEVICES: Final = 32
-"""That the API server allows in a claim."""
+"""Most devices that the API server allows in a claim."""
 _NAME: Final = re.compile(r"kerf-[0-9a-f]{16}")
 _REQUEST: Final = re.compile(r"container-[0-9]{1,3}")
 _MAX_CHARS: Final = 8192
 
 
 class AskedDevices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """So many devices of a class, for one container."""
+    """A number of devices of a class for one container."""
 
     name: str
     device_class: str = msgspec.field(name="class")
@@ -33,7 +33,7 @@ class AskedDevices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class AskedClaim(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One claim."""
+    """A claim to create, as in the annotation."""
 
     name: str
     requests: list[AskedDevices]
@@ -43,19 +43,19 @@ _decoder: Final = Decoder(AskedClaim)
 
 
 def claim_name(random_hex: str) -> str:
-    """What a claim is called, of 16 random digits: no other has that name, and the pod has none yet."""
+    """A claim's name, from 16 random hex digits, since the pod has no name yet at admission."""
     return f"kerf-{random_hex}"
 
 
 def request_name(container: int) -> str:
-    """What the request for a container is called, by its index."""
+    """The name of the request for a container, by the container's index."""
     return f"container-{container}"
 
 
 def _asked_of(pod: Pod, classes: Collection[str]) -> AskedClaim | None:
-    """The claim that is to be made for a pod, None for none, or for what no webhook of Kerf's has written.
+    """The claim to create for a pod; None if there is no valid annotation.
 
-    Authors can write the annotation, too: they get what an extended resource of these classes would give them.
+    A pod's author can write the annotation too, and gets no more than an extended resource of these classes gives.
     """
     text = (pod.metadata.annotations or {}).get(CLAIM, "")
     if not text or len(text) > _MAX_CHARS:
@@ -66,7 +66,7 @@ def _asked_of(pod: Pod, classes: Collection[str]) -> AskedClaim | None:
         return None
     named = {claim.resource_claim_name for claim in pod.spec.resource_claims or ()}
     counts = [request.count for request in asked.requests]
-    is_sound = (
+    is_valid = (
         _NAME.fullmatch(asked.name)
         and asked.name in named
         and all(_REQUEST.fullmatch(request.name) and request.device_class in classes for request in asked.requests)
@@ -74,11 +74,11 @@ def _asked_of(pod: Pod, classes: Collection[str]) -> AskedClaim | None:
         and min(counts, default=0) >= 1
         and sum(counts) <= MAX_DEVICES
     )
-    return asked if is_sound else None
+    return asked if is_valid else None
 
 
 def _manifest_of(asked: AskedClaim, pod: Pod) -> dict[str, Any]:
-    """The claim, which goes when its pod does."""
+    """The claim's manifest; the pod owns the claim."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid, "controller": True}
     requests = [
         {
@@ -100,33 +100,33 @@ def _manifest_of(asked: AskedClaim, pod: Pod) -> dict[str, Any]:
 
 
 _INTERVAL_S: Final = 0.25
-_AGAIN_S: Final = 10.0
-"""A namespace may be at its quota of claims."""
+_RETRY_S: Final = 10.0
+"""Also the back-off of a namespace, which may be at its quota of claims."""
 _CONFLICT: Final = 409
 
 
 @dataclass(eq=False)
 class ClaimMaker:
-    """Looks again and again at what waits."""
+    """Periodically creates missing claims of queued pods."""
 
     transport: Transport
     classes: Collection[str]
-    """Device classes that claims may be made of."""
+    """Device classes that claims may use."""
     entries: Callable[[], Iterable[Entry]]
     exists: Callable[[Pod, str], bool]
-    """Whether a pod's claim of a name is known."""
+    """Whether a pod's claim with this name exists."""
     fault: Callable[[], str]
-    """Why this process may write nothing now, "" when it may."""
+    """Why this process may not write now; "" if it may."""
     clock: Callable[[], float]
-    _next: dict[str, float] = field(default_factory=dict, init=False)  # by pod: when it is looked at again
-    _rests: dict[str, float] = field(default_factory=dict, init=False)  # by namespace that has refused one: until when
+    _next: dict[str, float] = field(default_factory=dict, init=False)  # time of the next attempt, by pod UID
+    _backoffs: dict[str, float] = field(default_factory=dict, init=False)  # end of the back-off, by namespace
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Create missing claims until cancelled."""
         await repeat(self.look, _INTERVAL_S, "creating ResourceClaims")
 
     async def look(self) -> None:
-        """Create what is missing, once."""
+        """Create missing claims once."""
         if self.fault():
             return
         now = self.clock()
@@ -136,28 +136,28 @@ class ClaimMaker:
             if entry.pod.spec.resource_claims and (asked := _asked_of(entry.pod, self.classes)) is not None
         ]
         known = {pod.metadata.uid for pod, _ in wanted}
-        self._rests = {namespace: until for namespace, until in self._rests.items() if now < until}
+        self._backoffs = {namespace: until for namespace, until in self._backoffs.items() if now < until}
         self._next = {uid: due for uid, due in self._next.items() if uid in known}
         for pod, asked in wanted:
             namespace = pod.metadata.namespace
-            if now < max(self._next.get(pod.metadata.uid, now), self._rests.get(namespace, now)):
+            if now < max(self._next.get(pod.metadata.uid, now), self._backoffs.get(namespace, now)):
                 continue
             if self.exists(pod, asked.name):
                 continue
             if self.fault():
                 return
-            self._next[pod.metadata.uid] = now + _AGAIN_S
+            self._next[pod.metadata.uid] = now + _RETRY_S
             if not await self._create(pod, asked):
-                self._rests[namespace] = now + _AGAIN_S  # the others of it would hold everybody up
+                self._backoffs[namespace] = now + _RETRY_S  # its other pods would delay other namespaces
 
     async def _create(self, pod: Pod, asked: AskedClaim) -> bool:
-        """Whether it is there."""
+        """Create a claim; return whether it exists."""
         path = f"/apis/resource.k8s.io/v1/namespaces/{pod.metadata.namespace}/resourceclaims"
         try:
             await self.transport.post(path, msgspec.json.encode(_manifest_of(asked, pod)))
         except ClusterError as error:
             if isinstance(error, ApiError) and error.status == _CONFLICT:
-                return True  # created before; the watch is about to tell
+                return True  # created before; the watch lags
             logger.warning("no ResourceClaim was created for pod %s: %s", pod.key, error)
             return False
         return True

@@ -17,20 +17,20 @@ from extender.parts.dra.keeper import ClaimKeeper
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """Counts devices; which of a node's are whose driver's is worked out once."""
+    """Counts devices by driver; caches each inventory's bit masks by driver."""
 
     _masks: WeakKeyDictionary[Inventory, dict[str, int]] = field(default_factory=WeakKeyDictionary, init=False)
 
     def by_driver(self, owned: OwnedDevices) -> tuple[Counts[str], Counts[str]]:
-        """How many devices Kerf allocates, and how many of these somebody has, wholly or in part."""
-        there, taken = Counts[str](), Counts[str]()
+        """Devices that Kerf allocates by driver, and those of them allocated wholly or in part."""
+        owned_devices, taken = Counts[str](), Counts[str]()
         for node in owned.nodes():
             devices = owned.devices_on(node)
             if devices is not None:
                 for driver, mask in self._masks_of(devices.inventory).items():
-                    there[driver] += mask.bit_count()
+                    owned_devices[driver] += mask.bit_count()
                     taken[driver] += (devices.taken & mask).bit_count()
-        return there, taken
+        return owned_devices, taken
 
     def _masks_of(self, inventory: Inventory) -> dict[str, int]:
         masks = self._masks.get(inventory)
@@ -42,22 +42,22 @@ class DeviceFigures:
 
 
 def device_metrics(owned: OwnedDevices, keeper: ClaimKeeper, figures: DeviceFigures) -> Iterator[Metric]:
-    """What there is, who has it, and what became of claims."""
+    """Metrics of devices, pools and claims."""
     counts = keeper.counts
-    yield counter("kerf_dra_claims_allocated", "ResourceClaims that Kerf gave devices.", counts.allocated)
-    freed = "ResourceClaims whose devices Kerf took back because no pod needed them."
+    yield counter("kerf_dra_claims_allocated", "ResourceClaims that Kerf allocated.", counts.allocated)
+    freed = "ResourceClaims that Kerf deallocated because no pod used them."
     yield counter("kerf_dra_claims_freed", freed, counts.freed)
     yield counter("kerf_dra_errors", "Failed writes to ResourceClaims.", counts.errors)
-    there, taken = figures.by_driver(owned)
+    devices, taken = figures.by_driver(owned)
     devices_help = "Devices, partitions included, that Kerf allocates."
-    yield by_label(GaugeMetricFamily, "kerf_dra_devices", devices_help, "driver", there)
-    taken_help = "Of these, devices of which a ResourceClaim has something or is about to."
+    yield by_label(GaugeMetricFamily, "kerf_dra_devices", devices_help, "driver", devices)
+    taken_help = "Devices allocated wholly or in part to a ResourceClaim, or held for one."
     yield by_label(
-        GaugeMetricFamily, "kerf_dra_devices_taken", taken_help, "driver", {name: taken[name] for name in there}
+        GaugeMetricFamily, "kerf_dra_devices_taken", taken_help, "driver", {name: taken[name] for name in devices}
     )
     states = [state for node in owned.nodes() for state in owned.pools_on(node)]
     owners = Counts(state.owner for state in states)
-    pools_help = "Pools of devices by who allocates them, counted on each node."
+    pools_help = "Device pools by allocator, counted on each node."
     yield by_label(
         GaugeMetricFamily, "kerf_dra_pools", pools_help, "owner", {owner.value: owners[owner] for owner in Owner}
     )
@@ -68,6 +68,6 @@ def device_metrics(owned: OwnedDevices, keeper: ClaimKeeper, figures: DeviceFigu
         faults,
     )
     unhandled = Counts(kind.partition(":")[0] for kind in owned.unhandled.values())
-    unhandled_help = "ResourceClaims of waiting pods that Kerf can't evaluate exactly, by what of them."
+    unhandled_help = "Waiting pods' ResourceClaims that Kerf can't evaluate exactly, by the unsupported feature."
     kinds = {kind: unhandled[kind] for kind in KINDS}
     yield by_label(GaugeMetricFamily, "kerf_dra_claims_unhandled", unhandled_help, "kind", kinds)

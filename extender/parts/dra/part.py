@@ -1,4 +1,4 @@
-"""Allocates devices for the queue's pods, and has pods ask by ResourceClaims instead of extended resources."""
+"""Allocates devices for the queue's pods, and rewrites extended resources to ResourceClaims."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -11,13 +11,13 @@ from extender.parts.dra.for_queue import allocating
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.parts.dra.metrics import DeviceFigures, device_metrics
 from extender.parts.dra.settings import DraSettings
-from extender.queueing.devices import AllocatesDevices, MakesAllocation
+from extender.queueing.devices import AllocatorFactory, AllocatorParts
 from extender.queueing.pods.entries import Entry
 from extender.scheduling.build import Foundation
 
 
 def prepare(base: Foundation, wanted: DraSettings, max_age_s: float) -> Mapping[type, Any]:
-    """What the queue and the webhook are built with."""
+    """The services for the queue and the webhook."""
     classes = wanted.rewrite_extended_resources
     offers: dict[type, Any] = {RewritesRequests: Rewriting(classes)} if classes else {}
     if (owned := base.ledger.rows.owned) is None:
@@ -29,8 +29,8 @@ def prepare(base: Foundation, wanted: DraSettings, max_age_s: float) -> Mapping[
         entries: Callable[[], Iterable[Entry]],
         dirty: Callable[[], None],
         changed: Callable[[str], None],
-    ) -> AllocatesDevices:
-        kept = ClaimKeeper(
+    ) -> AllocatorParts:
+        claim_keeper = ClaimKeeper(
             transport=base.transport,
             mirror=base.mirror,
             ledger=base.ledger,
@@ -45,13 +45,13 @@ def prepare(base: Foundation, wanted: DraSettings, max_age_s: float) -> Mapping[
             dirty=dirty,
             changed=changed,
         )
-        return allocating(kept)
+        return allocating(claim_keeper)
 
-    return {**offers, MakesAllocation: keeper}
+    return {**offers, AllocatorFactory: keeper}
 
 
 def build(kernel: Kernel, wanted: DraSettings) -> Contribution:
-    """Metrics, where there is a queue to allocate for."""
+    """Metrics, if there is a queue to allocate for."""
     keeper, owned = kernel.queue.claims if kernel.queue is not None else None, kernel.base.ledger.rows.owned
     if owned is None or not isinstance(keeper, ClaimKeeper):
         return Contribution()

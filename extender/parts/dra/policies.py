@@ -1,11 +1,11 @@
-"""The admission policies that keep others from devices that Kerf owns, and the proof that the API server obeys them.
+"""Admission policies that protect devices owned by Kerf, and checks that the API server enforces them.
 
-kube-scheduler decides on what it has seen, and writes some time later: a taint alone does not stop what it has decided
-before. A policy does, in the API server: the fence, one for each of Kerf's DeviceTaintRules, of the same name. Nor does
-Kerf stop at once when a pool is taken from it: while the pool is held, the fence refuses everybody.
+A taint does not stop what kube-scheduler has already decided and writes later. A policy in the API server does: the
+fence, one per DeviceTaintRule of Kerf's and of the same name. While a pool is held, it rejects Kerf's writes as well.
 
-Driver and pool stand in the fence's text: of policies with parameters of a built-in kind, the API server stops watching
-these when the policy is deleted, and does not begin again when it comes back (`policy_source.go` in apiserver 0.37).
+Driver and pool are literals in the fence rather than policy parameters: for parameters of a built-in kind, the API
+server stops watching when the policy is deleted and does not restart when it is recreated (`policy_source.go` in
+apiserver 0.37).
 """
 
 import asyncio
@@ -23,39 +23,39 @@ from extender.kube.client import ApiError, ApiServer, Transport
 from extender.parts.dra.facts import API, Rule
 
 TOLERATIONS: Final = "-dra-tolerations"
-"""How the name of the policy ends that keeps claims from tolerating the taint."""
+"""Suffix of the name of the policy that forbids claims to tolerate the taint."""
 LABELS: Final = {"app.kubernetes.io/name": "kerf", "app.kubernetes.io/managed-by": "kerf-install"}
-"""Of what this command has written."""
-HELD: Final = "is on its way to or from Kerf: nobody allocates it now"
-KERFS: Final = "is allocated by Kerf alone"
-"""What a fence says."""
+"""Labels of objects that this command writes."""
+HELD: Final = "is being handed over to or from Kerf and cannot be allocated now"
+KERFS: Final = "is allocated only by Kerf"
+"""Messages of a fence, without apostrophes: they are CEL strings."""
 _NAMES: Final = re.compile(r"[a-z0-9]([a-z0-9./-]*[a-z0-9])?")
-"""Of drivers and pools, as the API server has them; nothing that ends a text in CEL."""
+"""Names of drivers and pools; excludes characters that would end a CEL string."""
 _ACCOUNT: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _PROBE: Final = "kerf-probe"
 _PROBE_S: Final = 0.25
 
 
 class UnprovenError(Exception):
-    """The API server does not refuse what a fence says it should."""
+    """The API server does not enforce a fence."""
 
 
 def user_of(account: str) -> str:
-    """The user that a service account, NAMESPACE/NAME, is. Raises ValueError."""
+    """The user name of a service account, NAMESPACE/NAME. Raises ValueError."""
     if not _ACCOUNT.fullmatch(account):
-        raise ValueError(f"{account!r} is no service account: write NAMESPACE/NAME")
+        raise ValueError(f"{account!r} is not a service account: write NAMESPACE/NAME")
     return f"system:serviceaccount:{account.replace('/', ':')}"
 
 
 def checked(name: str) -> str:
-    """A driver's or a pool's name. Raises ValueError."""
+    """Return a valid driver or pool name. Raises ValueError."""
     if not _NAMES.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a driver or a pool")
+        raise ValueError(f"{name!r} is not a valid driver or pool name")
     return name
 
 
 def tolerations() -> list[dict[str, Any]]:
-    """The policy by which claims don't tolerate Kerf's taint, and its binding."""
+    """The policy that forbids claims to tolerate Kerf's taint, with its binding."""
     documents = list(yaml.safe_load_all(Path(__file__).with_name("policies.yaml").read_text()))
     for document in documents:
         document["metadata"]["labels"] = LABELS
@@ -63,17 +63,18 @@ def tolerations() -> list[dict[str, Any]]:
 
 
 def fence(name: str, driver: str, pool: str | None, user: str) -> list[dict[str, Any]]:
-    """A policy by which a user alone allocates the devices of a driver, or of one of its pools; "" for nobody.
+    """A policy that lets only `user` allocate the devices of a driver or one of its pools; "" lets no one.
 
-    What is allocated already may be reserved, and given back, by anybody; who only looks (`adminAccess`) takes nothing.
-    Raises ValueError.
+    Anyone may reserve and deallocate existing allocations, and allocate with admin access. Raises ValueError.
     """
     of_pool = "" if pool is None else f" && new.pool == '{checked(pool)}'"
     old = "old.driver == new.driver && old.pool == new.pool && old.device == new.device && old.?shareID == new.?shareID"
-    mine = f"new.driver == '{checked(driver)}'{of_pool} && !new.?adminAccess.orValue(false)"
+    of_driver = f"new.driver == '{checked(driver)}'{of_pool} && !new.?adminAccess.orValue(false)"
     free = f" || request.userInfo.username == '{user}'" if user else ""
     results = "status.?allocation.?devices.?results.orValue([])"
-    told = f"variables.taken[0].device + ' of pool ' + variables.taken[0].pool + ' {KERFS if user else HELD} ({name})'"
+    message = (
+        f"variables.taken[0].device + ' of pool ' + variables.taken[0].pool + ' {KERFS if user else HELD} ({name})'"
+    )
     rule = {
         "apiGroups": ["resource.k8s.io"],
         "apiVersions": ["v1"],
@@ -88,13 +89,13 @@ def fence(name: str, driver: str, pool: str | None, user: str) -> list[dict[str,
             {"name": "old", "expression": f"oldObject.?{results}"},
             {
                 "name": "taken",
-                "expression": f"object.?{results}.filter(new, {mine} && !variables.old.exists(old, {old}))",
+                "expression": f"object.?{results}.filter(new, {of_driver} && !variables.old.exists(old, {old}))",
             },
         ],
         "validations": [
             {
                 "expression": f"variables.taken.size() == 0{free}",
-                "messageExpression": told,
+                "messageExpression": message,
                 "reason": "Forbidden",
             }
         ],
@@ -108,7 +109,7 @@ def fence(name: str, driver: str, pool: str | None, user: str) -> list[dict[str,
 
 
 async def write(transport: Transport, *documents: Mapping[str, Any]) -> None:
-    """Write policies and bindings, or change them. Raises ClusterError."""
+    """Create or update policies and bindings. Raises ClusterError."""
     for document in documents:
         await transport.ensure(_path(document), msgspec.json.encode(document))
 
@@ -127,7 +128,7 @@ async def written(transport: Transport) -> list[str]:
 
 
 async def prove(api: ApiServer, namespace: str, rule: Rule, says: str, within_s: float) -> None:
-    """Return once the API server refuses to allocate what a rule taints, in these words; nothing is stored.
+    """Wait until a dry-run allocation of a rule's devices is rejected with the message `says`.
 
     Raises UnprovenError, ClusterError.
     """
@@ -141,20 +142,20 @@ async def prove(api: ApiServer, namespace: str, rule: Rule, says: str, within_s:
     }
     result = {"request": "probe", "driver": rule.driver, "pool": rule.pool or _PROBE, "device": _PROBE}
     allocation = {"status": {"allocation": {"devices": {"results": [result]}}}}
-    await api.delete(f"{path}/{_PROBE}")  # left by one that was killed
+    await api.delete(f"{path}/{_PROBE}")  # left by an interrupted run
     await api.post(path, msgspec.json.encode(claim))
     try:
         deadline = asyncio.get_running_loop().time() + within_s
         while f"{says} ({rule.name})" not in await _refusal(api, f"{path}/{_PROBE}/status", allocation):
             if asyncio.get_running_loop().time() > deadline:
-                raise UnprovenError(f"after {within_s:g} s the API server does not obey the policy {rule.name}")
+                raise UnprovenError(f"the API server does not enforce policy {rule.name} after {within_s:g} s")
             await asyncio.sleep(_PROBE_S)
     finally:
         await api.delete(f"{path}/{_PROBE}")
 
 
 async def _refusal(api: ApiServer, path: str, allocation: Mapping[str, Any]) -> str:
-    """Why an allocation is refused by a policy, "" if it is not."""
+    """The policy's message if it rejects an allocation, else ""."""
     try:
         await api.patch(f"{path}?dryRun=All", msgspec.json.encode(allocation))
     except ApiError as error:

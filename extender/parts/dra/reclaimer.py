@@ -1,4 +1,4 @@
-"""Taking back: what may be written on claims and must not be, and devices of claims that no pod needs."""
+"""Deallocates claims that no pod uses, and releases stale holds."""
 
 import logging
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from extender.dra.objects import ResourceClaim
 from extender.kube.background import repeat
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from extender.parts.dra.keeper import ClaimKeeper
 from extender.queueing.pods.entries import Stage
 from extender.scheduling.binding import read
@@ -20,49 +20,49 @@ logger = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 0.5
 _FREE_AFTER_S: Final = 2.0
-"""What is freed too early costs its pod another plan."""
+"""For claims of queued pods; deallocating too early costs the pod another plan."""
 _FREE_ENDED_AFTER_S: Final = 15.0
-"""kube-controller-manager frees the claims of pods that have ended; where it does not, this is done for it."""
+"""For other pods' claims, which kube-controller-manager normally deallocates."""
 _FORGET_AFTER_S: Final = 5.0
-"""A pod leaves those without a node before another watch tells of its node."""
-_ON_ITS_WAY: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
+"""A pod leaves the watch of unbound pods before the watch of bound pods reports it."""
+_RELEASING: Final = (Stage.NOMINATING, Stage.OPENING, Stage.RENOMINATING, Stage.OPENED, Stage.UNSETTLED)
 
 
 @dataclass(eq=False)
 class Reclaimer:
-    """Looks again and again at what is held and at what nobody uses."""
+    """Periodically checks held and allocated claims."""
 
     keeper: ClaimKeeper
-    _pauses: Pauses = field(default_factory=Pauses, init=False)
+    _pauses: Backoffs = field(default_factory=Backoffs, init=False)
     _unused_since: dict[str, float] = field(default_factory=dict, init=False)  # claims by uid
-    _orphaned_since: dict[str, float] = field(default_factory=dict, init=False)  # claims that are gone, by uid
+    _orphaned_since: dict[str, float] = field(default_factory=dict, init=False)  # deleted claims, by uid
 
     async def run(self) -> None:
-        """Settle and take back, until cancelled."""
+        """Reclaim until cancelled."""
         await repeat(self.look, _INTERVAL_S, "settling ResourceClaims")
 
     async def look(self) -> None:
-        """Look once. Who stands by leaves it to the leader, and holds nothing."""
+        """Reclaim once. A standby replica only releases its holds."""
         keeper = self.keeper
         if keeper.fence.standby():
             for uid in list(keeper.owned.holds):
-                keeper.ledger.let_go_devices(uid)
+                keeper.ledger.release_devices(uid)
             self._unused_since.clear()
             self._orphaned_since.clear()
             return
         if keeper.fence.fault() or keeper.fault() or keeper.mirror.fault():
-            self._unused_since.clear()  # which pods run is not known: nor is it afterwards, for a moment
+            self._unused_since.clear()  # running pods are unknown, also for a moment afterwards
             self._orphaned_since.clear()
             return
         for uid, hold in list(keeper.owned.holds.items()):
             if uid not in keeper.writing and not self._is_awaited(hold.claim.key, hold.node):
-                keeper.ledger.let_go_devices(uid)  # nothing was ever written
+                keeper.ledger.release_devices(uid)  # nothing was ever written
                 keeper.changed(hold.claim.key)
         self._forget_orphans()
         await self._free_unused()
 
-    def _rests(self, claim: ResourceClaim) -> bool:
-        """Whether what was to be written on it failed a short while ago."""
+    def _backs_off(self, claim: ResourceClaim) -> bool:
+        """Whether writes to a claim back off after a failure."""
         metadata = claim.metadata
         return self._pauses.why(metadata.namespace, metadata.uid, self.keeper.clock()) is not None
 
@@ -75,7 +75,7 @@ class Reclaimer:
         self._orphaned_since = {
             uid: self._orphaned_since.get(uid, now)
             for uid, claim in keeper.owned.orphans.items()
-            if not any(keeper.ledger.is_bound(pod) or self._may_come(claim, pod) for pod in _pods_of(claim))
+            if not any(keeper.ledger.is_bound(pod) or self._may_be_bound(claim, pod) for pod in _pods_of(claim))
         }
         for uid, since in self._orphaned_since.items():
             if now - since >= _FORGET_AFTER_S:
@@ -86,28 +86,28 @@ class Reclaimer:
         unused = {claim.metadata.uid: node for claim, node in keeper.owned.allotted() if not self._is_used(claim, node)}
         self._unused_since = {uid: self._unused_since.get(uid, now) for uid in unused}
         for uid, since in self._unused_since.items():
-            found = keeper.owned.claims.get(uid)
-            if found is None or self._is_used(found, unused[uid]):
-                continue  # while the one before was taken back others went on
-            waits = all(self._waits(found, pod) for pod in _pods_of(found))
-            if now - since >= (_FREE_AFTER_S if waits else _FREE_ENDED_AFTER_S) and not self._rests(found):
-                await self._free(found)
+            claim = keeper.owned.claims.get(uid)
+            if claim is None or self._is_used(claim, unused[uid]):
+                continue  # changed while earlier claims were deallocated
+            queued = all(self._is_queued(claim, pod) for pod in _pods_of(claim))
+            if now - since >= (_FREE_AFTER_S if queued else _FREE_ENDED_AFTER_S) and not self._backs_off(claim):
+                await self._free(claim)
 
     def _is_used(self, claim: ResourceClaim, node: str) -> bool:
-        """Whether a pod has its node with a claim, or is on its way to it."""
+        """Whether a pod of a claim is bound, or is being released to the node."""
         return self._is_awaited(claim.key, node) or any(map(self.keeper.ledger.is_bound, _pods_of(claim)))
 
     async def _free(self, claim: ResourceClaim) -> None:
         keeper, uid = self.keeper, claim.metadata.uid
         keeper.freeing.add(uid)
-        keeper.changed(claim.key)  # nobody goes by what it has from now on
+        keeper.changed(claim.key)  # readers treat its allocation as unsettled from now on
         try:
             if await self._has_bound_pod(claim):
                 return  # the watch of pods lags
             freed = await keeper.writer.free(claim, keeper.fence.as_of_now())
         except (ClusterError, FencedError, msgspec.DecodeError) as error:
             keeper.counts.errors += 1
-            logger.warning("the devices of claim %s, which no pod uses, were not taken back: %s", claim.key, error)
+            logger.warning("claim %s, which no pod uses, was not deallocated: %s", claim.key, error)
             self._failed(claim, error)
             return
         else:
@@ -117,10 +117,10 @@ class Reclaimer:
                 keeper.cache.written(freed)
         finally:
             keeper.freeing.discard(uid)
-            keeper.changed(claim.key)  # freed or not: who has read it meanwhile was told to wait
+            keeper.changed(claim.key)  # freed or not: pods that read it meanwhile wait for this
 
     async def _has_bound_pod(self, claim: ResourceClaim) -> bool:
-        """Whether a pod that a claim is reserved for has its node. Raises ClusterError, DecodeError."""
+        """Whether a pod that a claim is reserved for is bound and not finished. Raises ClusterError, DecodeError."""
         for consumer in claim.status.reserved_for or ():
             identity = PodIdentity(claim.metadata.namespace, consumer.name, consumer.uid)
             pod = await read(self.keeper.transport, identity)
@@ -128,19 +128,19 @@ class Reclaimer:
                 return True
         return False
 
-    def _waits(self, claim: ResourceClaim, pod: str) -> bool:
-        """Whether a pod that names a claim is in the queue, by its UID."""
+    def _is_queued(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod of a claim is in the queue, by UID."""
         return any(entry.uid == pod for entry in self.keeper.entries_of(claim.key))
 
-    def _may_come(self, claim: ResourceClaim, pod: str) -> bool:
-        """Whether a pod may get to its node with a claim that is gone: a kubelet takes the one of its name."""
+    def _may_be_bound(self, claim: ResourceClaim, pod: str) -> bool:
+        """Whether a pod may still be bound with a deleted claim: not if a new claim has its name."""
         is_replaced = self.keeper.owned.claim_at(claim.key) is not None
         named = () if is_replaced else self.keeper.entries_of(claim.key)
-        return any(entry.uid == pod and entry.stage in _ON_ITS_WAY for entry in named)
+        return any(entry.uid == pod and entry.stage in _RELEASING for entry in named)
 
     def _is_awaited(self, claim: str, node: str) -> bool:
-        """Whether a pod is on its way to a node that names this claim."""
-        return any(entry.stage in _ON_ITS_WAY and entry.node == node for entry in self.keeper.entries_of(claim))
+        """Whether a pod that names a claim is being released to a node."""
+        return any(entry.stage in _RELEASING and entry.node == node for entry in self.keeper.entries_of(claim))
 
 
 def _pods_of(claim: ResourceClaim) -> list[str]:

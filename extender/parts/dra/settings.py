@@ -1,4 +1,4 @@
-"""Whether devices of DRA drivers are allocated."""
+"""Settings of the dra part."""
 
 from typing import Any, Final
 
@@ -10,14 +10,14 @@ from extender.settings.section import Section
 
 _API: Final = "resource.k8s.io"
 ALLOCATING: Final = (
-    Need(_API, "deviceclasses", ("list", "watch"), "no device is allocated"),
-    Need(_API, "devicetaintrules", ("list", "watch"), "pools that Kerf owns are not known as its own"),
-    Need(_API, "resourceclaims", ("get", "patch"), "no device is allocated"),
-    Need(_API, "resourceclaims/status", ("patch",), "no device is allocated"),
-    Need(_API, "resourceclaims/binding", ("patch",), "no device is allocated"),
+    Need(_API, "deviceclasses", ("list", "watch"), "no devices are allocated"),
+    Need(_API, "devicetaintrules", ("list", "watch"), "Kerf can't tell which pools it owns"),
+    Need(_API, "resourceclaims", ("get", "patch"), "no devices are allocated"),
+    Need(_API, "resourceclaims/status", ("patch",), "no devices are allocated"),
+    Need(_API, "resourceclaims/binding", ("patch",), "no devices are allocated"),
 )
 
-_CREATING: Final = (Need(_API, "resourceclaims", ("create",), "pods that asked by an extended resource wait for ever"),)
+_CREATING: Final = (Need(_API, "resourceclaims", ("create",), "pods with rewritten extended resources wait forever"),)
 
 
 class DraSettings(Section):
@@ -26,12 +26,12 @@ class DraSettings(Section):
     EXPERIMENTAL = frozenset({"allocate", "rewrite_extended_resources"})
 
     allocate: bool = False
-    """Whether Kerf allocates devices to the claims of pods in the queue, in pools that `kerf install dra` has given it.
-    Needs queue.enabled. `false`: kube-scheduler allocates, and nobody does in pools that were given to Kerf."""
+    """Whether Kerf allocates devices to the claims of queued pods, from pools that `kerf install dra` has given it.
+    Needs queue.enabled. If `false`, kube-scheduler allocates, and devices of pools given to Kerf are not allocated."""
     rewrite_extended_resources: dict[str, str] = {}
-    """Device classes by extended resource, `{acme.com/gpu: gpu.acme.com}`: the queue's webhook makes pods that ask
-    for such a resource ask by a ResourceClaim of the class, which Kerf creates where it allocates. They run by DRA
-    drivers alone then."""
+    """Device classes by extended resource, such as `{acme.com/gpu: gpu.acme.com}`. The queue's webhook replaces these
+    resources in pods by a ResourceClaim of the class, which Kerf creates if it allocates. Such pods then get their
+    devices only from DRA drivers."""
 
     @field_validator("rewrite_extended_resources")
     @classmethod
@@ -44,10 +44,10 @@ class DraSettings(Section):
 
 def _lacking(settings: Any) -> str:
     if settings.dra.allocate:
-        return "" if settings.queue.enabled else "allocate needs queue.enabled: devices are for pods that wait there"
+        return "" if settings.queue.enabled else "allocate needs queue.enabled: only queued pods are given devices"
     if settings.queue.enabled:
-        return "rewrite_extended_resources needs allocate: else nobody creates the claims that pods wait for"
-    return ""  # it serves webhooks beside a Kerf that allocates
+        return "rewrite_extended_resources needs allocate: otherwise the claims that pods wait for are never created"
+    return ""  # a process that only serves webhooks, next to a Kerf that allocates
 
 
 PART: Final = Part(
@@ -58,16 +58,16 @@ PART: Final = Part(
     allocates=lambda dra: dra.allocate,
     early=True,
     lacks=_lacking,
-    beside_one_alone=True,  # a process of webhooks alone rewrites what pods ask for
+    beside_one_alone=True,  # a process that only serves webhooks rewrites pods as well
     rights=(
         Rights(
-            who="the allocator of devices",
+            capability="the device allocator",
             manifest="manifests/dra/rbac.yaml",
             needs=ALLOCATING,
             wanted=lambda dra: dra.allocate,
         ),
         Rights(
-            who="the allocator of devices",
+            capability="the device allocator",
             manifest=BY_CHART,
             needs=_CREATING,
             wanted=lambda dra: dra.allocate and bool(dra.rewrite_extended_resources),

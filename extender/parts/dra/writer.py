@@ -1,4 +1,4 @@
-"""What is written on ResourceClaims, each time on the version that was decided on."""
+"""Writes to ResourceClaims, conditional on the resourceVersion that was decided on."""
 
 import secrets
 from collections.abc import Mapping
@@ -7,33 +7,33 @@ from typing import Any, Final
 from extender.dra.objects import ResourceClaim
 from extender.kube import patches
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Term, refused
+from extender.kube.commit import Term, is_permanent_refusal
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 
 _FINALIZER: Final = "resource.kubernetes.io/delete-protection"
-"""Keeps a claim that has devices from being deleted; kube-controller-manager takes it off again."""
+"""Keeps an allocated claim from being deleted; kube-controller-manager removes it."""
 _TOUCHED: Final = "kerf.dev/touched"
-"""Written only to change a claim, so that a write to the version before it fails."""
+"""Annotation written only to change a claim, so that writes to earlier versions fail."""
 
 _decoder: Final = Decoder(ResourceClaim)
 
 
 class ClaimWriter:
-    """Writes to claims. Each method returns the claim as it is then, None where it has changed before or is gone.
+    """Writes to claims. Methods return the claim as written; None if it had changed or is gone.
 
-    They raise ClusterError where the API server refuses, or where nobody knows what it did; DecodeError.
+    They raise ClusterError if the API server rejects a write or its outcome is unknown; DecodeError.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def read(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """A claim as it is now, None once it is gone."""
+        """Read a claim; None if it is gone."""
         return await patches.read(self._transport, _path(claim), _decoder, claim.metadata.uid)
 
     async def protect(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """Keep a claim from being deleted with the devices that it is about to get."""
+        """Add the finalizer, so that the claim can't be deleted while it is being allocated."""
         if is_protected(claim):
             return claim
         return await self._write(claim, "", {"finalizers": [*(claim.metadata.finalizers or []), _FINALIZER]})
@@ -41,50 +41,52 @@ class ClaimWriter:
     async def allocate(
         self, claim: ResourceClaim, version: str, pod: Pod, allocation: Mapping[str, Any]
     ) -> ResourceClaim | None:
-        """Give a claim of that version, which is protected, its devices for a pod; the claim as it is then.
+        """Write the allocation to a protected claim of this resourceVersion.
 
-        It is reserved for the pod in the same write: kube-controller-manager frees it when the pod is gone, and
-        kube-scheduler has nothing to write.
+        The same write reserves the claim for the pod: kube-controller-manager then deallocates it when the pod is gone,
+        and kube-scheduler has nothing to write.
         """
         status = {"allocation": allocation, "reservedFor": [_consumer(pod)]}
         return await self._patch(claim, "/status", status=status).send(version)
 
     async def free(self, claim: ResourceClaim, term: Term) -> ResourceClaim | None:
-        """Take a claim's devices away that no pod uses. Raises FencedError."""
+        """Deallocate a claim that no pod uses. Raises FencedError."""
         return await self._write(claim, "/status", term=term, status={"allocation": None, "reservedFor": None})
 
     async def secure(self, claim: ResourceClaim, word: str) -> ResourceClaim | None:
-        """Change a claim that has its devices, so that nobody can take these away who knows this version of it."""
+        """Change an allocated claim, so that a deallocation based on this version fails."""
         return await self._write(claim, "", {"annotations": {_TOUCHED: word}})
 
     async def seal(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """Change a claim until it has devices or no write to a version before this succeeds any more; the claim as it
-        is then, None once it is gone."""
-        found = await self.read(claim)
-        while found is not None and found.status.allocation is None:
-            if (touched := await self._touch(found)) is not None:
+        """Change a claim, retrying on conflicts until it succeeds or the claim is allocated.
+
+        Afterwards no write to an earlier version can succeed. Returns the claim; None if it is gone.
+        """
+        current = await self.read(claim)
+        while current is not None and current.status.allocation is None:
+            if (touched := await self._touch(current)) is not None:
                 return touched
-            found = await self.read(claim)
-        return found
+            current = await self.read(claim)
+        return current
 
     async def _touch(self, claim: ResourceClaim) -> ResourceClaim | None:
-        """Change a claim that has no devices.
+        """Change an unallocated claim: its annotation, or the finalizer if its annotations are full.
 
-        Its author may have filled its annotations: then the finalizer comes or goes, which guards nothing yet.
+        The finalizer protects nothing yet.
         """
         try:
             return await self.secure(claim, secrets.token_hex(4))
         except ApiError as error:
-            if not refused(error):
+            if not is_permanent_refusal(error):
                 raise
         known = claim.metadata.finalizers or []
         others = [name for name in known if name != _FINALIZER]
         try:
             return await self._write(claim, "", {"finalizers": others if is_protected(claim) else [*known, _FINALIZER]})
         except ApiError as error:
-            if not refused(error):
+            if not is_permanent_refusal(error):
                 raise
-        return claim  # too large, or being deleted: nobody can allocate it, for that takes more, or the finalizer
+        return claim  # too large or being deleted: it can't be allocated, which needs more space or the finalizer
 
     async def _write(
         self,
@@ -105,7 +107,7 @@ class ClaimWriter:
 
 
 def is_protected(claim: ResourceClaim) -> bool:
-    """Whether a claim has the finalizer without which Kerf gives it no devices."""
+    """Whether a claim has the finalizer that Kerf adds before allocating."""
     return _FINALIZER in (claim.metadata.finalizers or ())
 
 

@@ -1,1 +1,1 @@
-"""The history of the cluster, kept to learn from: docs/parts/history.md."""
+"""Records the history of the cluster's pods and nodes: docs/parts/history.md."""

@@ -1,4 +1,4 @@
-"""What keeps the history, with its metrics and the route by which it is fetched."""
+"""Assembles the history part: the recorder, its metrics and the route to download the history."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ from extender.queueing.pods.batches import gang_of
 
 
 def build(kernel: Kernel, wanted: HistorySettings) -> Contribution:
-    """A recorder of what the watches tell, written to `wanted.path`."""
+    """A recorder of the watched pods and nodes that writes to `wanted.path`."""
     base = kernel.base
     ledger, clock = base.ledger, base.clock
     if wanted.path is None:
@@ -46,7 +46,7 @@ def build(kernel: Kernel, wanted: HistorySettings) -> Contribution:
             form="application/x-tar",
         )
         async def history() -> Response:
-            """The history that is kept, for kerf history --server: pods and nodes as Parquet, and what is newer."""
+            """The recorded history, for kerf history --server: pods and nodes as Parquet, and newer journals."""
             if why_not := base.fence.standby():
                 raise HTTPException(404, why_not)
             opened = await asyncio.to_thread(files.opened, recorder.writer.directory)
@@ -61,11 +61,11 @@ def build(kernel: Kernel, wanted: HistorySettings) -> Contribution:
 
 
 def _metrics(recorder: Recorder) -> Iterator[Metric]:
-    """What is written, and what was lost."""
+    """Lines written and lost, conversions to Parquet, size and faults."""
     writer = recorder.writer
     yield counter("kerf_history_lines", "Lines written to the history since the start.", writer.num_written)
     lost = writer.num_lost + recorder.num_unwritten
-    yield counter("kerf_history_lines_lost", "Lines of the history lost for want of room.", lost)
-    yield counter("kerf_history_rolls", "Times that Parquet was made of what was written.", writer.num_rolls)
+    yield counter("kerf_history_lines_lost", "Lines of the history lost for lack of space.", lost)
+    yield counter("kerf_history_rolls", "Conversions of journals to Parquet.", writer.num_rolls)
     yield gauge("kerf_history_bytes", "Size of the history's folder, in bytes.", writer.num_bytes)
-    yield gauge("kerf_history_fault", "1 if the history can't be kept.", bool(writer.fault))
+    yield gauge("kerf_history_fault", "1 if the history can't be written.", bool(writer.fault))

@@ -1,12 +1,8 @@
-"""Keeps the history of the cluster while Kerf leads: what the watches tell of pods and nodes, written down in batches.
+"""Records the history of the cluster while this process leads: pods and nodes from the watches, written in batches.
 
-Nothing here is on the path of a request, and no request waits for it. A pod is put into words when it first comes, has
-its node, and is gone; the rest of its life tells nothing new. Where there is no room to write, lines are lost and
-counted: that is never a reason not to serve.
-
-Pods and nodes as rows of a history.
-
-The folder of a running Kerf's history: lines are appended to a journal, and columns made of journals aside.
+No request waits for it. A pod is recorded when it is created, when it is bound, and when it ends. Lines are appended to
+a journal, and a separate process converts journals to Parquet. If writing fails, lines are lost and counted, and Kerf
+continues to serve.
 """
 
 import asyncio
@@ -43,13 +39,13 @@ logger = logging.getLogger(__name__)
 
 _MAX_TEXT: Final = 512
 _UNKNOWN: Final = "GPU"
-"""A model of which nobody tells."""
-_MOST: Final = 2**53
-"""CPU and memory of a pod: columns have 64 bits, and who asks for more fits nowhere either."""
+"""Name of an unknown GPU model."""
+_MAX_VALUE: Final = 2**53
+"""Limit of a pod's CPU and memory, as columns have 64 bits; larger pods fit nowhere anyway."""
 
 
 class PodRows:
-    """Reads pods; what it is given to read them by is as the service does."""
+    """Converts pods to rows, reading their requests as the service does."""
 
     def __init__(
         self,
@@ -58,31 +54,31 @@ class PodRows:
         models: Callable[[], tuple[GpuModel, ...]],
         salt: bytes | None,
     ) -> None:
-        """`read` and `gang_of` raise RequestError; `models` are those that there are; names are hashed with a salt."""
+        """`read` and `gang_of` raise RequestError; `models` returns the cluster's; with a salt, names are hashed."""
         self._read, self._gang_of, self._models, self._salt = read, gang_of, models, salt
 
     def row(self, pod: objects.Pod, now: float) -> Row | None:
-        """A pod as it is known now, in Unix time; None for what is not recorded (`files.about_of`)."""
+        """The row of a pod as of `now`, in Unix time; None for pods that are not recorded (`files.about_of`)."""
         metadata = pod.metadata
         if metadata.belongs_to_a_node or not metadata.uid:
             return None
         try:
-            asked = self._read(pod)
-            gpus, priority = asked.gpus, asked.priority
+            request = self._read(pod)
+            gpus, priority = request.gpus, request.priority
         except RequestError:
             return None
         if gpus is not None and (gpus.mig or gpus.unit is AskedUnit.SHARED):
             return None
-        cpu, memory = (asked.cpu_milli, asked.memory_mib) if gpus else read_compute(pod.spec)
-        cpu, memory = min(cpu, _MOST), min(memory, _MOST)
-        asks = (0, 0, 0, "")
+        cpu, memory = (request.cpu_milli, request.memory_mib) if gpus else read_compute(pod.spec)
+        cpu, memory = min(cpu, _MAX_VALUE), min(memory, _MAX_VALUE)
+        demand = (0, 0, 0, "")
         if gpus is not None:
-            asks = max(gpus.count, 1), gpus.milli or WHOLE_MILLI, gpus.memory_each_mib, self._accepted(gpus)
+            demand = max(gpus.count, 1), gpus.milli or WHOLE_MILLI, gpus.memory_each_mib, self._accepted(gpus)
         started = (unix_time(pod.status.start_time) or now) if pod.spec.node_name else None
         return (
             metadata.uid,
             *(self._name(text) for text in (metadata.namespace, owner_of(metadata), self._gang(pod))),
-            *(priority or pod.spec.priority or 0, *asks, cpu, memory),
+            *(priority or pod.spec.priority or 0, *demand, cpu, memory),
             *(unix_time(metadata.creation_timestamp) or now, started, now if pod.finished else None),
             *(pod.spec.node_name or "", _indices(pod)),
         )
@@ -94,7 +90,7 @@ class PodRows:
             return ""
 
     def _accepted(self, gpus: GpuRequest) -> str:
-        """The models that will do; where there is none yet, what is asked for: no node has it."""
+        """Names of the acceptable models; the requested pattern if no node has one."""
         if gpus.include is None and gpus.exclude is None and not SEVERAL:
             return ""
         models = self._models()
@@ -107,15 +103,15 @@ class PodRows:
 
 
 def _node_rows(cluster: Cluster) -> dict[str, Row]:
-    """The nodes as they are, by name, without times; of several models on a node the one most of its GPUs have."""
-    there = cluster.gpu_model >= 0
-    num_gpus, memory = there.sum(axis=1).tolist(), cluster.gpu_memory_mib.max(axis=1, initial=0).tolist()
+    """Rows of the nodes by name, without times; a node with several GPU models gets its most frequent one."""
+    exists = cluster.gpu_model >= 0
+    num_gpus, memory = exists.sum(axis=1).tolist(), cluster.gpu_memory_mib.max(axis=1, initial=0).tolist()
     cpu, main = cluster.cpu_milli.tolist(), cluster.memory_mib.tolist()
     found: dict[str, Row] = {}
     for name, row in cluster.row_of.items():
         model = ""
         if num_gpus[row]:
-            model = cluster.models[int(np.bincount(cluster.gpu_model[row][there[row]]).argmax())].name or _UNKNOWN
+            model = cluster.models[int(np.bincount(cluster.gpu_model[row][exists[row]]).argmax())].name or _UNKNOWN
         found[name] = (name, model, num_gpus[row], memory[row], cpu[row], main[row])
     return found
 
@@ -127,43 +123,43 @@ def _indices(pod: objects.Pod) -> str:
         return ""
 
 
-_MOST_ROLL_S: Final = 900.0
+_ROLL_TIMEOUT_S: Final = 900.0
 _JOURNAL_FRAC: Final = 0.125
-"""Of the room for pods: a journal that takes more is made columns of before it is time."""
+"""Fraction of `max_mib` above which a journal is converted early."""
 _SALT_BYTES: Final = 32
-_MAX_WORDS: Final = 300
+_MAX_COMPLAINT: Final = 300
 
 
 class Writer:
-    """Writes to a folder, which it makes."""
+    """Writes the history's folder, and creates it if necessary."""
 
     def __init__(self, directory: Path, wanted: HistorySettings, wall_clock: Callable[[], float]) -> None:
         self.directory, self._wanted, self._wall_clock = directory, wanted, wall_clock
         self._faults: dict[str, str] = {}
-        """Why nothing is written, no columns are made, or names can't be hashed."""
+        """By operation ("write", "roll", "salt"): why it fails."""
         self.num_written = 0
-        """Lines since the start."""
+        """Lines written since the start."""
         self.num_lost = 0
-        """Lines lost for want of room."""
+        """Lines lost for lack of space."""
         self.num_rolls = 0
-        """Times that columns were made."""
+        """Conversions to Parquet since the start."""
         self.num_bytes = 0
-        """What the folder took when it was written to last."""
+        """Size of the folder after the last write."""
         self.anew = True
-        """Whether the next lines begin another journal."""
+        """Whether the next lines start a new journal."""
         self._rolled_at = 0.0
         self._journal, self._journal_bytes = self.directory, 0
-        self._cut = b""
+        self._separator = b""
 
     @property
     def fault(self) -> str:
-        """What is wrong, "" for nothing."""
+        """Why the history can't be written, "" if it can."""
         return next(iter(self._faults.values()), "")
 
     def begin(self) -> None:
-        """From now on another journal is written to, which comes after those that there are, whatever the clock says.
+        """Start a new journal, whose name sorts after the existing ones whatever the clock says.
 
-        Not for the event loop, as all that looks at the folder: a volume may hang.
+        Run this in a thread, as the volume may hang; likewise all other methods that access the folder.
         """
         last = max((path.name for path in self.directory.glob(journals.PATTERN)), default="")
         at = self._wall_clock()
@@ -173,21 +169,21 @@ class Writer:
         self._journal, self._journal_bytes, self.anew = self.directory / name, 0, False
 
     def salt(self) -> bytes | None:
-        """The key that names are hashed with, made the first time; None where they are not. Raises OSError."""
+        """The key that names are hashed with, created the first time; None without hashing. Raises OSError."""
         if not self._wanted.hash_names:
             return None
         path = self.directory / files.SALT
-        if not path.exists() or path.stat().st_size != _SALT_BYTES:  # or cut short by a crash: it kept no secret
+        if not path.exists() or path.stat().st_size != _SALT_BYTES:  # or truncated by a crash, and never used
             self.directory.mkdir(parents=True, exist_ok=True)
-            made = self.directory / f"{files.SALT}-{secrets.token_hex(4)}"
-            made.touch(mode=0o600)
-            made.write_bytes(secrets.token_bytes(_SALT_BYTES))
-            made.replace(path)
+            created = self.directory / f"{files.SALT}-{secrets.token_hex(4)}"
+            created.touch(mode=0o600)
+            created.write_bytes(secrets.token_bytes(_SALT_BYTES))
+            created.replace(path)
         self._faults.pop("salt", None)
         return path.read_bytes()
 
     def write(self, lines: Sequence[bytes]) -> bool:
-        """Append lines; whether they are on disk. Those that are not are lost."""
+        """Append lines; returns whether they are on disk. If not, they are lost."""
         if not lines:
             return True
         try:
@@ -195,15 +191,15 @@ class Writer:
             if self.anew:
                 self.begin()
             with self._journal.open("ab") as journal:
-                journal.write(self._cut + b"\n".join((*lines, b"")))
+                journal.write(self._separator + b"\n".join((*lines, b"")))
                 journal.flush()
                 os.fsync(journal.fileno())
         except OSError as error:
-            self._cut = b"\n"  # what is there may end within a line
+            self._separator = b"\n"  # the file may end within a line
             self.num_lost += len(lines)
-            self.complain("write", f"nothing is written to {self.directory}: {error.strerror}")
+            self.complain("write", f"{self.directory} can't be written: {error.strerror}")
             return False
-        self._cut = b""
+        self._separator = b""
         self._faults.pop("write", None)
         self.num_written += len(lines)
         self._journal_bytes += sum(map(len, lines)) + len(lines)
@@ -212,19 +208,19 @@ class Writer:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to make columns."""
+        """Whether it is time to convert journals to Parquet."""
         since_s = self._wall_clock() - self._rolled_at
         return not 0 <= since_s < self._wanted.roll_s or self._journal_bytes > _JOURNAL_FRAC * self._max_bytes
 
     @property
     def overflows(self) -> bool:
-        """Whether a journal takes all the room that there is for pods."""
+        """Whether a journal is larger than `max_mib`."""
         return self._journal_bytes > self._max_bytes
 
     async def roll(self) -> bool:
-        """Have columns made of all journals before the one that is begun; whether something was lost by it."""
+        """Have all journals before the current one converted to Parquet; returns whether unreadable data was lost."""
         self._rolled_at = self._wall_clock()
-        told = b""
+        unreadable = b""
         try:
             child = await Child.start(
                 sys.executable,
@@ -236,29 +232,29 @@ class Writer:
                 complaints=True,
             )
             try:
-                async with asyncio.timeout(_MOST_ROLL_S):
-                    code, told, complaint = await child.finished()
+                async with asyncio.timeout(_ROLL_TIMEOUT_S):
+                    code, unreadable, complaint = await child.finished()
             finally:
                 await child.end()
         except (OSError, TimeoutError) as error:
-            code, complaint = 1, str(error) or "it takes too long"
-        if told:
-            logger.error("history: set aside, since it can't be read: %s", told.decode(errors="replace").strip())
+            code, complaint = 1, str(error) or "timed out"
+        if unreadable:
+            logger.error("history: moved aside, as it can't be read: %s", unreadable.decode(errors="replace").strip())
         if code == 0:
             self.num_rolls += 1
             self._faults.pop("roll", None)
         else:
-            self.complain("roll", f"no columns are made of what was written: {complaint.strip()[-_MAX_WORDS:]}")
+            self.complain("roll", f"journals can't be converted to Parquet: {complaint.strip()[-_MAX_COMPLAINT:]}")
             await asyncio.to_thread(self._bound_journals)
-        return bool(told)
+        return bool(unreadable)
 
     def give_up(self) -> None:
-        """Begin another journal; the oldest go where they take all the room."""
+        """Start a new journal, and delete the oldest ones beyond `max_mib`."""
         self.begin()
         self._bound_journals()
 
     def complain(self, what: str, fault: str) -> None:
-        """Say once what is wrong."""
+        """Record a fault, and log it if it is new."""
         if fault != self._faults.get(what):
             logger.warning("history: %s", fault)
         self._faults[what] = fault
@@ -274,7 +270,7 @@ class Writer:
         return self._wanted.max_mib * 2**20
 
     def _bound_journals(self) -> None:
-        """Delete the oldest journals where they take all the room."""
+        """Delete the oldest journals beyond `max_mib`."""
         with contextlib.suppress(OSError):
             total = 0
             for path in sorted(self.directory.glob(journals.PATTERN), reverse=True):
@@ -285,13 +281,13 @@ class Writer:
 
 
 _MAX_LINES: Final = 200_000
-"""That wait to be written, some 60 MB."""
+"""Lines that wait to be written, some 60 MB."""
 _MAX_PENDING: Final = 20_000
 """Pods without a node that are remembered."""
 
 
 class Recorder(Background):
-    """Runs from `start` to `stop`; records while this process leads."""
+    """Records from `start` to `stop`, while this process leads."""
 
     def __init__(
         self,
@@ -303,7 +299,7 @@ class Recorder(Background):
         standby: Callable[[], str],
         wall_clock: Callable[[], float],
     ) -> None:
-        """`rows_by` takes the salt that names are hashed with, None where they are not."""
+        """`rows_by` takes the salt that names are hashed with, None for no hashing."""
         super().__init__("history", needed=False)
         self.writer, self._interval_s = writer, interval_s
         self._rows_by, self._snapshot, self._standby, self._wall_clock = rows_by, snapshot, standby, wall_clock
@@ -315,34 +311,33 @@ class Recorder(Background):
         self._leads = False
         self._complete = False
         self._lost = False
-        """Whether lines were since all was told: it is told anew once there is room again."""
+        """Whether lines were lost, so that everything is recorded again once writing works."""
         self._listed_all = False
-        """Whether there was a whole list since the start."""
+        """Whether the pods were listed completely since the start."""
         self._bound: dict[str, bytes] = {}
-        """Lines of the pods with a node, by UID; known also while others lead: a term begins without a new list where
-        nobody else has led in between."""
+        """Lines of bound pods by UID; kept on a standby too, as a term may begin without a new list."""
         self._pending: dict[str, bytes] = {}
-        """Of those without one, likewise."""
+        """Lines of pods without a node by UID, likewise."""
         self._nodes: Mapping[str, Row] = {}
-        self._seen: Cluster | None = None
-        hub.cache(PODS).subscribe(self.changed, listed=self._listed)
+        self._recorded: Cluster | None = None
+        hub.cache(PODS).subscribe(self.changed, on_list=self._listed)
 
-    # What the watch tells
+    # Watch events
 
     def changed(self, old: objects.Pod | None, new: objects.Pod | None) -> None:
-        """A pod was added, has changed or is gone."""
+        """Handle a pod that was added, changed or (`new` is None) removed."""
         leads = self._leading()
         if new is not None:
             known = self._bound if new.spec.node_name else self._pending
             if new.metadata.uid not in known and (known is self._bound or len(known) < _MAX_PENDING):
-                self._come(new, known, leads=leads)
+                self._add(new, known, leads=leads)
         elif old is not None:
             was_known = self._pending.pop(old.metadata.uid, None) or self._bound.pop(old.metadata.uid, None)
             if was_known and leads:
-                self._tell(journals.Ended(old.metadata.uid, self._wall_clock()))
+                self._record(journals.Ended(old.metadata.uid, self._wall_clock()))
 
-    def _come(self, pod: objects.Pod, known: dict[str, bytes], *, leads: bool) -> None:
-        """A pod waits for a node, or has one; what was told of it stands while what it asks can't be understood."""
+    def _add(self, pod: objects.Pod, known: dict[str, bytes], *, leads: bool) -> None:
+        """Record a new or newly bound pod; if its request is invalid now, its earlier line stands."""
         uid = pod.metadata.uid
         if row := self._row(pod):
             self._pending.pop(uid, None)
@@ -351,41 +346,41 @@ class Recorder(Background):
                 self._put(known[uid])
 
     def _listed(self, uids: set[str], began: float) -> None:
-        """All pods are known."""
+        """Handle a complete list."""
         self._listed_all = True
 
-    # What is written
+    # Writing
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start, in the running event loop."""
         super().start()
-        self.tasks.begin("history's columns", self._roll, needed=False)
+        self.tasks.begin("history's conversion", self._roll, needed=False)
 
     async def run(self) -> None:
         try:
             await repeat(self.round, self._interval_s, "writing the history")
         finally:
-            self.writer.write(self._taken())  # on the way out: what is known by now
+            self.writer.write(self._take_lines())  # flush at exit
 
     async def _roll(self) -> None:
-        await repeat(self.roll, self._interval_s, "making columns of the history")
+        await repeat(self.roll, self._interval_s, "converting the history")
 
     async def round(self) -> None:
-        """Write what came since the last time."""
+        """Write the lines since the last round."""
         now = self._wall_clock()
         if self._leading():
-            await self._tell_nodes(now)
+            await self._record_nodes(now)
             whole = self._listed_all and not self._complete
-            self._tell(journals.Complete(now) if whole else journals.Until(now))
+            self._record(journals.Complete(now) if whole else journals.Until(now))
             self._complete |= whole
         async with self._writing:
-            written = await asyncio.to_thread(self.writer.write, self._taken())
+            written = await asyncio.to_thread(self.writer.write, self._take_lines())
         if self._lost and written:
-            self._leads = False  # as a term begins
+            self._leads = False  # record everything again, as at the beginning of a term
         self._lost = not written
 
     async def roll(self) -> None:
-        """Make columns of what is written, if it is time; until all is told that there is, journals stay together."""
+        """Convert journals if it is time, but not before everything has been recorded once in this term."""
         if not self._leads:
             return
         if self._complete and self.writer.due:
@@ -397,12 +392,12 @@ class Recorder(Background):
                 await asyncio.to_thread(self.writer.give_up)
 
     def _leading(self) -> bool:
-        """Whether this process leads; a term begins with all that is known."""
+        """Whether this process leads; at the beginning of a term, records everything that is known."""
         leads = not self._standby()
         if leads and not self._leads:
-            self._complete, self._nodes, self._seen, self._leads = False, {}, None, True
-            self.writer.anew = True  # what others have written meanwhile was before
-            self._tell(journals.Begun(self._wall_clock()))
+            self._complete, self._nodes, self._recorded, self._leads = False, {}, None, True
+            self.writer.anew = True  # sort after the journals that others wrote meanwhile
+            self._record(journals.Begun(self._wall_clock()))
             self._lines += [*self._bound.values(), *self._pending.values()]
         self._leads = leads
         return leads
@@ -416,20 +411,20 @@ class Recorder(Background):
                 return None
         return self._rows.row(pod, self._wall_clock())
 
-    async def _tell_nodes(self, now: float) -> None:
-        cluster, seen = self._snapshot(), self._seen
-        if seen is not None and cluster.row_of is seen.row_of and _alike(cluster, seen):
+    async def _record_nodes(self, now: float) -> None:
+        cluster, recorded = self._snapshot(), self._recorded
+        if recorded is not None and cluster.row_of is recorded.row_of and _same_nodes(cluster, recorded):
             return
-        found = await asyncio.to_thread(_node_rows, cluster)
-        self._seen = cluster
-        for name, row in found.items():
+        rows = await asyncio.to_thread(_node_rows, cluster)
+        self._recorded = cluster
+        for name, row in rows.items():
             if self._nodes.get(name) != row:
-                self._tell(journals.Node(row, now))
-        for name in self._nodes.keys() - found.keys():
-            self._tell(journals.Gone(name, now))
-        self._nodes = found
+                self._record(journals.Node(row, now))
+        for name in self._nodes.keys() - rows.keys():
+            self._record(journals.Gone(name, now))
+        self._nodes = rows
 
-    def _tell(self, line: Line) -> None:
+    def _record(self, line: Line) -> None:
         self._put(journals.encode(line))
 
     def _put(self, line: bytes) -> None:
@@ -438,13 +433,13 @@ class Recorder(Background):
         else:
             self._lines.append(line)
 
-    def _taken(self) -> list[bytes]:
-        """What waits to be written; it is written once, or lost."""
+    def _take_lines(self) -> list[bytes]:
+        """Remove and return the lines that wait to be written."""
         lines, self._lines = self._lines, []
         return lines
 
 
-def _alike(one: Cluster, other: Cluster) -> bool:
+def _same_nodes(one: Cluster, other: Cluster) -> bool:
     """Whether the nodes of two clusters with the same rows are the same."""
     columns = ("gpu_model", "gpu_memory_mib", "cpu_milli", "memory_mib")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)

@@ -1,4 +1,4 @@
-"""Ranks come to serve by evidence, fitted ones too: docs/parts/learning.md."""
+"""Tries ranks and fitted models on recent pods, and lets the best one serve: docs/parts/learning.md."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from extender.core.faces import Command, Face, Heading
 FACE: Final = Face(
     commands={
         "hand-in": Command(
-            "Hand a fitted model to a running Kerf, which tries it before it serves.",
+            "Submit a fitted model to a running Kerf, which tries it before it serves.",
             Heading.SIMULATE,
             f"{__name__}.command",
         )

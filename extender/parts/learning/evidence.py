@@ -1,6 +1,6 @@
-"""`auto` decides by evidence: now and then the ranks are tried out on the mix that was seen, and the best one serves.
+"""Policy `auto` by evidence: the ranks are tried on the recent mix of pods now and then, and the best one serves.
 
-It changes only by a margin that is more than chance, and not often: a rank that changes every hour helps nobody.
+The rank changes only for a significant margin, and rarely, so that placement stays predictable.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ import numpy as np
 from extender.core.clusters import Cluster
 from extender.core.fragmentation import drift
 from extender.kube.background import Background, repeat
-from extender.ranking.aside import AsideError
 from extender.ranking.demands import Kind, demand_of
 from extender.ranking.files import Model
 from extender.ranking.service import LearnedRank
 from extender.ranking.trials import LEARNED, Verdict, tried_aside, verdict
+from extender.ranking.worker import WorkerError
 
 logger = logging.getLogger(__name__)
 
 _LEAST_POINTS: Final = 0.1
-"""Of the GPUs that another rank has to allocate more."""
+"""Percentage points of the GPUs that another rank has to allocate more."""
 _FIRST_S: Final = 900.0
-"""After the start: by then most of the pods that there are have been seen."""
+"""Delay of the first trial after the start; by then most pods have been seen."""
 _MAX_S: Final = 1800.0
 
 
@@ -36,11 +36,11 @@ class _Pace:
     between_s: float = 14400.0
     """Shortest time between two trials."""
     pods: int = 500
-    """Seen before the first."""
+    """Pods that must be seen before the first trial."""
 
 
 class Evidence(Background):
-    """Runs from `start` to `stop`, beside a rank that serves `auto`; a standby, which ranks nothing, tries nothing."""
+    """Tries ranks from `start` to `stop`, for a rank that serves `auto`; does nothing on a standby."""
 
     def __init__(
         self,
@@ -57,22 +57,22 @@ class Evidence(Background):
         self._standby = standby
         self._clock = clock
         self._tried_on: tuple[object, object, Mapping[Kind, float]] | None = None
-        """Model, inventory and mix."""
+        """Model, inventory and mix of the last trial."""
         self.pace = _Pace()
         self._at = clock() - self.pace.between_s + _FIRST_S
         self.found: Mapping[str, Sequence[float]] = {}
-        """Percent of the GPUs by rank and order of arrival, when it was tried last."""
+        """Results of the last trial: percent of the GPUs allocated, by rank and order of arrival."""
         self.verdict: Verdict | None = None
         self.fault = ""
         self.num = 0
-        """How often the ranks were tried."""
+        """Number of trials."""
         self.num_changes = 0
 
     async def run(self) -> None:
-        await repeat(self.round, self._every_s, "a trial of the ranks")
+        await repeat(self.round, self._every_s, "trying the ranks")
 
     async def round(self) -> None:
-        """Try the ranks out, if that is due, and have the best one serve."""
+        """Try the ranks if due, and let the best one serve."""
         rank, cluster = self._rank, self._snapshot()
         model, counts = rank.model, rank.mix.counts()
         if not isinstance(model, Model) or rank.why_not or not self._due(cluster, model, counts):
@@ -83,9 +83,9 @@ class Evidence(Background):
             load = model.manifest.foresight_load
             self.found = await tried_aside(demand, {LEARNED: model.potential}, rank.priced.worth, load, _MAX_S)
             self.fault = ""
-        except (AsideError, OSError) as error:
+        except (WorkerError, OSError) as error:
             self.fault = str(error)
-            logger.warning("the ranks could not be tried out: %s", error)
+            logger.warning("the trial of the ranks failed: %s", error)
             return
         self.num += 1
         if not self.found or rank.model is not model:
@@ -93,7 +93,7 @@ class Evidence(Background):
         self.verdict = verdict(self.found, rank.auto, _LEAST_POINTS)
         if self.verdict.name != rank.auto:
             self.num_changes += 1
-            logger.warning("policy auto is %s now: %s", self.verdict.name, self.verdict.reason)
+            logger.warning("policy auto now stands for %s: %s", self.verdict.name, self.verdict.reason)
             rank.prefer(self.verdict.name)
 
     def _due(self, cluster: Cluster, model: Model, counts: Mapping[Kind, float]) -> bool:
@@ -107,7 +107,7 @@ class Evidence(Background):
         return before is not model or nodes is not cluster.row_of or drift(mix, counts) > self._rank.pace.min_drift
 
     def age_s(self) -> float | None:
-        """Since the ranks were tried last, None where they never were."""
+        """Seconds since the last trial, None before the first."""
         return None if self.num == 0 else round(self._clock() - self._at, 3)
 
     def describe(self) -> dict[str, Any]:

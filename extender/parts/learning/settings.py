@@ -1,4 +1,4 @@
-"""By which evidence a rank comes to serve."""
+"""Settings of the learning part."""
 
 from typing import Final, Self
 
@@ -9,27 +9,27 @@ from extender.settings.section import Section
 
 
 class LearningSettings(Section):
-    """Ranks that are tried beside the one that serves: see docs/guides/your-own-rank.md."""
+    """Ranks that are tried alongside the serving one: see docs/guides/your-own-rank.md."""
 
     EXPERIMENTAL = frozenset({"config_map", "stage_s", "stage_pods", "canary_frac"})
 
     enabled: bool = True
-    """Whether the ranks are tried on the pods that came, for policy `auto` to be the best of them (`model.mode` serve),
-    and a model is compared with what serves (shadow)."""
+    """Whether ranks are tried on recent pods, so that policy `auto` is the best of them (`model.mode` serve), or a
+    model is compared with the serving one (shadow)."""
     config_map: str = Field(default="", pattern=r"^([a-z0-9][-a-z0-9]*/[a-z0-9][-a-z0-9.]*)?$")
-    """`auto`: NAMESPACE/NAME of the ConfigMap in which fitted models are handed over. They come to serve by evidence.
-    Empty: none."""
+    """For policy `auto`: NAMESPACE/NAME of the ConfigMap through which fitted models are submitted. They are tried
+    before they serve. Empty: none."""
     stage_s: float = Field(default=86400.0, gt=0)
-    """Shortest time that a fitted model spends in shadow, and as a canary, in seconds."""
+    """Shortest time that a fitted model spends in shadow, and again as a canary, in seconds."""
     stage_pods: int = Field(default=500, ge=1)
-    """Pods that have to come meanwhile, each time, to judge it by."""
+    """Pods that must arrive in each of these stages before the model is judged."""
     canary_frac: float = Field(default=0.1, gt=0, le=0.5)
-    """Fraction of the pods that it places as a canary."""
+    """Fraction of the pods that a canary places."""
 
     @model_validator(mode="after")
-    def _tries_what_is_handed_over(self) -> Self:
+    def _needs_enabled(self) -> Self:
         if self.config_map and not self.enabled:
-            raise ValueError("config_map needs enabled: nobody else tries what is handed over there")
+            raise ValueError("config_map needs enabled, which tries the models submitted there")
         return self
 
 

@@ -1,4 +1,4 @@
-"""Shadow mode: a model decides beside the policy that serves, after the answer has gone out, for metrics alone."""
+"""Shadow mode: compares a model's decisions with those of the serving policy after the response, for metrics only."""
 
 import asyncio
 import logging
@@ -25,28 +25,28 @@ _MAX_WAITING: Final = 64
 _MAX_TRIES: Final = 64
 _PAUSE_S: Final = 0.05
 _FRAC: Final = 0.05
-"""Largest part of a processor that it takes; decisions beyond that are left out and counted."""
+"""Largest fraction of a core that it uses; further decisions are left out and counted."""
 
 
 @dataclass(slots=True)
 class _ShadowCounts:
-    """What the model would have done since the start."""
+    """Comparisons since the start."""
 
     same: int = 0
     """Decisions for the same node."""
     other: int = 0
     """Decisions for another node."""
     left_out: int = 0
-    """Decisions that it did not come to."""
+    """Decisions that were not compared."""
     gain_gpus: float = 0.0
-    """How much more value its nodes would have left behind, by its own account."""
+    """Learned score that the model's nodes would have gained beyond those chosen."""
     seconds: float = 0.0
-    """Time taken."""
+    """Time spent, in seconds."""
 
 
 @dataclass(slots=True)
 class _Worker:
-    """What belongs to one score: touched by one thread at a time."""
+    """State for one score, used by one thread at a time."""
 
     score: LearnedScore
     policy: Policy
@@ -54,7 +54,7 @@ class _Worker:
 
 
 class Shadow(Background):
-    """Runs from `start` to `stop`; takes no more than a part of one processor."""
+    """Compares decisions from `start` to `stop`, with at most `frac` of a core."""
 
     def __init__(self, score: Callable[[], LearnedScore], frac: float = _FRAC) -> None:
         super().__init__("shadow", needed=False)
@@ -65,7 +65,7 @@ class Shadow(Background):
         self.counts = _ShadowCounts()
 
     def offer(self, placement: Placement, request: PodRequest) -> None:
-        """A decision was made."""
+        """Queue a decision for comparison."""
         if placement.decision.best is None or self._score().fault:
             return
         if len(self._waiting) >= _MAX_WAITING:
@@ -74,7 +74,7 @@ class Shadow(Background):
         self._waiting.append((placement, request))
 
     async def round(self) -> float:
-        """Look at the oldest decision that waits; the seconds that it took, 0 when none waits."""
+        """Compare the oldest queued decision; returns the seconds that it took, 0 if none is queued."""
         if not self._waiting:
             return 0.0
         placement, request = self._waiting.popleft()
@@ -107,25 +107,25 @@ class Shadow(Background):
 
 
 def _compare(worker: _Worker, placement: Placement, request: PodRequest) -> tuple[bool, float] | None:
-    """Whether the model decides for the same node, and how much more it gains by its own; None without a verdict."""
+    """Whether the model chooses the same node, and the score that it gains by its choice; None without a verdict."""
     cluster, decision = placement.cluster, placement.decision
-    asked = worker.policy.asked(request)
-    if asked is None or asked.mig or decision.best is None:
+    gpus = worker.policy.weighed_request(request)
+    if gpus is None or gpus.mig or decision.best is None:
         return None
     if placement.offered is None:
-        ours: Decision | None = decide(cluster, asked, worker.policy, decision.rows, worker.memo)
+        ours: Decision | None = decide(cluster, gpus, worker.policy, decision.rows, worker.memo)
     else:
         offered = placement.offered.__contains__
-        ours = decide_from_top(cluster, asked, worker.policy, offered, worker.memo, _MAX_TRIES)
+        ours = decide_from_top(cluster, gpus, worker.policy, offered, worker.memo, _MAX_TRIES)
     if ours is None or ours.best is None or worker.score.fault:
         return None
     if ours.best == decision.best:
         return True, 0.0
-    gain, its_gain = (_gain(worker.score, placement, asked, row) for row in (ours.best, decision.best))
-    return False, gain - its_gain
+    gain, served_gain = (_gain(worker.score, placement, gpus, row) for row in (ours.best, decision.best))
+    return False, gain - served_gain
 
 
-def _gain(score: LearnedScore, placement: Placement, asked: GpuRequest, row: int) -> float:
+def _gain(score: LearnedScore, placement: Placement, gpus: GpuRequest, row: int) -> float:
     rows = np.array([row])
-    gain, _ = score.gains(placement.cluster, asked, rows, fit(placement.cluster, asked, rows))
+    gain, _ = score.gains(placement.cluster, gpus, rows, fit(placement.cluster, gpus, rows))
     return float(gain[0])

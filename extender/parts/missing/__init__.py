@@ -1,1 +1,1 @@
-"""Which nodes are missing, worked out while pods wait for long: docs/parts/missing.md."""
+"""Finds the new nodes that long-pending pods need: docs/parts/missing.md."""

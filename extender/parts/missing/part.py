@@ -1,4 +1,4 @@
-"""What works out which nodes are missing, with its metrics and what the page shows of it."""
+"""Assembles the missing part: the periodic search, its metrics and its section of the page."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,15 +9,15 @@ from extender.api.contributions import Contribution, Kernel
 from extender.explain.processes import BusyError
 from extender.explain.what_if import AnswersWhatIf
 from extender.metrics.registry import gauge
-from extender.parts.missing.looks import MissingNodes
+from extender.parts.missing.search import MissingNodes
 from extender.parts.missing.settings import MissingSettings
 
 _EVERY_S: Final = 300.0
-"""Between two questions at least: each takes a process and half a minute of a core."""
+"""Least time between two searches: each takes a process and half a minute of a core."""
 
 
 def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
-    """It asks what-if, while this process leads and a pod has waited for `wanted.after_s`."""
+    """A periodic what-if question, while this process leads and a pod has been pending for `wanted.after_s`."""
     base, unbound = kernel.base, kernel.unbound
 
     def oldest() -> float:
@@ -33,17 +33,17 @@ def build(kernel: Kernel, wanted: MissingSettings) -> Contribution:
         return await answers.answer(question)
 
     missing = MissingNodes(ask, oldest, standby, after_s=wanted.after_s, every_s=_EVERY_S, clock=base.clock)
-    return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.told})
+    return Contribution(work=[missing], metrics=lambda: _metrics(missing), shown={"missing": missing.to_json})
 
 
 def _metrics(missing: MissingNodes) -> Iterator[Metric]:
-    """Which new nodes pods wait for; nothing while none is known to be missing."""
+    """The missing nodes by model and GPUs; no samples while none is known to be missing."""
     family = GaugeMetricFamily(
-        "kerf_missing_nodes", "New nodes that would place all pods that wait.", labels=["gpu_model", "gpus"]
+        "kerf_missing_nodes", "New nodes that would place all pending pods.", labels=["gpu_model", "gpus"]
     )
     known = missing.standing
     for (model, gpus), count in (known.nodes if known is not None else {}).items():
         family.add_metric([model, str(gpus)], count)
     yield family
     unplaced = known.unplaced if known is not None else 0
-    yield gauge("kerf_missing_nodes_unplaced", "Waiting pods that no new node would help.", unplaced)
+    yield gauge("kerf_missing_nodes_unplaced", "Pending pods that no new node would help.", unplaced)

@@ -1,4 +1,4 @@
-"""From when on it is worked out which nodes are missing, and how often."""
+"""Settings: when missing nodes are searched for."""
 
 from typing import Any, Final
 
@@ -9,20 +9,20 @@ from extender.settings.section import Section
 
 
 class MissingSettings(Section):
-    """Which nodes are missing, worked out while pods wait for long: see docs/guides/autoscaling.md."""
+    """Finds the new nodes that long-pending pods need: see docs/guides/autoscaling.md."""
 
     GONE = {
         "every_s": "always 300",
     }
 
     after_s: float = Field(default=0.0, ge=0)
-    """Once a pod that asks for GPUs has been without a node for this many seconds, the fewest new nodes that would help
-    are worked out, for metrics and the page, in a process of its own; 0: never."""
+    """Seconds that a GPU pod is pending before Kerf searches for the fewest new nodes that would help; 0: never. The
+    search runs in a separate process; metrics and the page show the result."""
 
 
 def _lacking(settings: Any) -> str:
     answers = getattr(getattr(settings, "what_if", None), "enabled", False)
-    return "" if answers else "after_s needs what_if.enabled: missing nodes are the answer to such a question"
+    return "" if answers else "after_s needs what_if.enabled: a what-if question finds the missing nodes"
 
 
 PART: Final = Part(

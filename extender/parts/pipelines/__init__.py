@@ -1,4 +1,4 @@
-"""Pipelines of Jobs, run one stage after the other: docs/parts/pipelines.md."""
+"""Runs pipelines of Jobs: docs/parts/pipelines.md."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""`kerf pipeline`: MLFlow objects as pipelines."""
+"""`kerf pipeline`: converts MLFlow objects to pipelines."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,14 +16,14 @@ app = typer.Typer(
 
 @app.callback()
 def _group() -> None:
-    """A group also with a single command."""
+    """Makes this a command group although it has a single command."""
 
 
 @app.command()
 def convert(
     files: Annotated[list[Path], typer.Argument(help="YAML or JSON files with MLFlow objects.")],
     steps_in_order: Annotated[
-        bool, typer.Option("--steps-in-order", help="Make each step a stage of its own: they run one after the other.")
+        bool, typer.Option("--steps-in-order", help="Make each step a separate stage, so that steps run one by one.")
     ] = False,
 ) -> None:
     """Convert MLTaskScheduler's MLFlow objects to Pipelines; what can't be converted is reported on standard error."""
@@ -32,7 +32,7 @@ def convert(
     from extender.parts.pipelines.mlflow import ConversionError
     from extender.parts.pipelines.mlflow import convert as converted
 
-    made, faults = [], []
+    manifests, faults = [], []
     for path in files:
         try:
             documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
@@ -45,9 +45,9 @@ def convert(
             except ConversionError as error:
                 faults += [f"{path}, document {number}: {fault}" for fault in error.faults]
                 continue
-            made.append(pipeline.manifest)
+            manifests.append(pipeline.manifest)
             for note in pipeline.notes:
                 echo(f"{path}, document {number}: {note}", err=True)
     if faults:
         fail("\n".join(faults), USAGE)
-    echo(as_yaml(*made))
+    echo(as_yaml(*manifests))

@@ -1,7 +1,7 @@
-"""The pipelines' controller: it looks at what a pipeline's Jobs came to, and creates or stops those that follow.
+"""The pipeline controller: creates and stops the Jobs of pipelines, and writes their status.
 
-Everything it does can be done twice: Jobs have names that follow from what they are, and a status is written against
-the version that it was made from. So a restart, a second leader for a moment, or a watch that lags do no harm.
+All writes are idempotent: Jobs have deterministic names, and a status is written with the resourceVersion that it was
+computed from. So a restart, two leaders for a moment, or a lagging watch do no harm.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from extender.kube.background import Background, all_of
+from extender.kube.background import Background, gather_all
 from extender.kube.cache import Cache, Index
 from extender.kube.client import ApiError, Transport
 from extender.kube.decoding import Decoder
@@ -23,16 +23,17 @@ from extender.kube.watches import Reflector
 from extender.parts.pipelines.jobs import JOBS_PATH, Job, Manifest, job_of, jobs_path, run_of
 from extender.parts.pipelines.mlflow import BY_FLOW, Flows
 from extender.parts.pipelines.specs import ACCEPTED, PIPELINES_PATH, Pipeline, Status, fault
-from extender.parts.pipelines.states import Start, refused, verdict
-from extender.parts.pipelines.turns import Due, Turns
+from extender.parts.pipelines.states import Start, next_actions, refused
+from extender.parts.pipelines.work_queue import FairWorkers, WorkQueue
 from extender.queueing.pods.objects import PIPELINE_LABEL
 
 logger = logging.getLogger(__name__)
 
 _STANDBY_S: Final = 0.5
 _PORTION: Final = 16
-"""Jobs that are tried, created or stopped at once for a pipeline; then it is the turn of others."""
+"""Jobs of a pipeline that are dry-run, created or stopped at a time, before it is requeued behind others."""
 _STOPPED_WITHIN_S: Final = 1.0
+"""Time for the watch to show suspended Jobs."""
 _INVALID: Final = (400, 422)
 
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
@@ -41,7 +42,7 @@ _BY_OWNER: Final[Index[Job]] = Index("owner", lambda job: [job.owner])
 
 
 class PipelineController(Background):
-    """Runs from `start` to `stop`; writes nothing on a standby."""
+    """Reconciles pipelines from `start` to `stop`; writes nothing on a standby."""
 
     def __init__(
         self,
@@ -52,17 +53,17 @@ class PipelineController(Background):
         standby: Callable[[], str],
         mlflows: bool = False,
     ) -> None:
-        """With `mlflows` MLTaskScheduler's objects become pipelines."""
+        """With `mlflows`, MLTaskScheduler's MLFlow objects are run as pipelines."""
         super().__init__("pipelines", needed=False)
         self._transport = transport
         self._wall_clock = wall_clock
         self._standby = standby
-        self._due = Due(clock)
-        self._turns = Turns("pipeline", self._due, self._key_of, self._advance, standby)
-        self._tried: dict[str, set[bytes]] = {}  # by UID: what was tried of pipelines that are not tried to the end
+        self._due = WorkQueue(clock)
+        self._turns = FairWorkers("pipeline", self._due, self._key_of, self._advance, standby)
+        self._tried: dict[str, set[bytes]] = {}  # by UID, of pipelines with steps left to dry-run: digests of steps
         self.pipelines = Cache[Pipeline, Pipeline](lambda pipeline: pipeline, indexes=[BY_FLOW])
         self.jobs = Cache[Job, Job](lambda job: job, indexes=[_BY_OWNER])
-        """Both as the watches have told of them, and as they were written since."""
+        """Both caches are fed by the watches and by own writes."""
         self._flows = Flows(transport, self.pipelines, clock, wall_clock, standby) if mlflows else None
         self.pipelines.subscribe(self._pipeline_changed)
         self.jobs.subscribe(self._job_changed)
@@ -72,39 +73,41 @@ class PipelineController(Background):
         )
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start, in the running event loop."""
         for name, reflector in zip(("pipelines", "Jobs"), self._reflectors, strict=True):
             self.tasks.begin(f"pipelines' mirror of {name}", reflector.run, needed=False)
         super().start()
         if (flows := self._flows) is not None:
-            rounds = partial(self._go_on, flows.due, flows.run_round, flows.reflector)
+            rounds = partial(self._run_rounds, flows.due, flows.run_round, flows.reflector)
             self.tasks.begin("pipelines' mirror of MLFlows", flows.reflector.run, needed=False)
             self.tasks.begin("MLFlows", rounds, needed=False)
 
     @property
     def num_unread(self) -> int:
-        """Objects set aside because they can't be read, counted each time that they came."""
+        """Unreadable objects that the watches skipped, counted each time."""
         reflectors = (*self._reflectors, *([self._flows.reflector] if self._flows is not None else ()))
         return sum(reflector.num_unread for reflector in reflectors)
 
     def num_by_phase(self) -> Counter[str]:
-        """How many pipelines there are in each phase."""
+        """Number of pipelines by phase."""
         return Counter(pipeline.status.phase or "Waiting" for pipeline in self.pipelines.values())
 
     async def run_round(self) -> None:
-        """Look at every pipeline that is due."""
+        """Reconcile every pipeline that is due."""
         await self._turns.run_round()
 
     async def run(self) -> None:
-        """Round after round, until cancelled."""
-        await self._go_on(self._due, self.run_round)
+        """Reconcile pipelines until cancelled."""
+        await self._run_rounds(self._due, self.run_round)
 
-    async def _go_on(self, due: Due, run_round: Callable[[], Awaitable[None]], *more: Reflector[Any]) -> None:
-        """Rounds of this one's or of the flows, while it leads and knows all that there is."""
+    async def _run_rounds(
+        self, due: WorkQueue, run_round: Callable[[], Awaitable[None]], *more: Reflector[Any]
+    ) -> None:
+        """Run rounds of pipelines or flows while this process leads and its caches are synced."""
         while True:
             await due.sleep()
             if self._standby() or not all(reflector.synced for reflector in (*self._reflectors, *more)):
-                await asyncio.sleep(_STANDBY_S)  # what is due stays so
+                await asyncio.sleep(_STANDBY_S)  # due objects stay queued
                 continue
             await run_round()
 
@@ -122,7 +125,7 @@ class PipelineController(Background):
         return pipeline.key if pipeline is not None else ""
 
     async def _advance(self, uid: str) -> None:
-        """Do what is to be done next for one pipeline, some of it at once, then say so. Raises ClusterError."""
+        """Take the next actions for a pipeline, up to a portion, and write its status. Raises ClusterError."""
         pipeline = self.pipelines.get(uid)
         if pipeline is None or pipeline.metadata.deletion_timestamp:
             self._tried.pop(uid, None)
@@ -136,48 +139,52 @@ class PipelineController(Background):
                 await self._write_status(pipeline, refused(pipeline, *why, now))
                 return
             if uid in self._tried:
-                self._due.touch(uid)  # there are more: it is the turn of others
+                self._due.touch(uid)  # more steps to dry-run, after other pipelines
                 return
         elif accepted.status != "True":
             return
-        # A Job of another namespace that names it as its owner is none of its own.
-        jobs = (job for job in self.jobs.by(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace)
+        # Ignore Jobs of other namespaces that name it as their owner.
+        jobs = (
+            job for job in self.jobs.by_group(_BY_OWNER, uid) if job.metadata.namespace == pipeline.metadata.namespace
+        )
         runs = [run for job in jobs if (run := run_of(job)) is not None]
-        found = verdict(pipeline, runs, now)
-        stop, start = found.stop[:_PORTION], found.start[:_PORTION]
-        await all_of(self._suspend(pipeline, run.job) for run in stop)
-        await all_of(self._create(pipeline, one) for one in start)
-        if len(start) < len(found.start):
+        actions = next_actions(pipeline, runs, now)
+        stop, start = actions.stop[:_PORTION], actions.start[:_PORTION]
+        await gather_all(self._suspend(pipeline, run.job) for run in stop)
+        await gather_all(self._create(pipeline, one) for one in start)
+        if len(start) < len(actions.start):
             self._due.touch(uid)
-        if len(stop) < len(found.stop):
-            self._due.touch(uid, _STOPPED_WITHIN_S)  # the watch tells which of them were
-        if found.status != pipeline.status:
-            await self._write_status(pipeline, found.status)
+        if len(stop) < len(actions.stop):
+            self._due.touch(uid, _STOPPED_WITHIN_S)  # the watch shows which were stopped
+        if actions.status != pipeline.status:
+            await self._write_status(pipeline, actions.status)
 
     async def _dry_run(self, pipeline: Pipeline) -> tuple[str, str] | None:
-        """What the API server finds wrong with the Jobs, before the first of them runs; None for nothing.
+        """Why the API server would refuse a Job, as reason and message; None if it would not.
 
-        The schema of pipelines does not repeat that of pods: a dry run asks the API server itself, with its admission.
-        Of the steps of a stage those are tried once that are alike but for their names, and a portion at a time: the
-        pipeline is among `_tried` as long as there are more.
+        The schema of pipelines does not include that of pods, so Jobs are checked by a dry run with admission. Steps of
+        a stage that differ only in name are checked once. A portion is checked at a time; the pipeline is in `_tried`
+        until all are.
         """
         uid = pipeline.metadata.uid
         tried, portion = self._tried.setdefault(uid, set()), dict[bytes, tuple[str, Manifest]]()
         for number, stage in enumerate(pipeline.spec.stages):
             for step_number, step in enumerate(stage.steps):
-                asked = msgspec.json.encode((stage.name, msgspec.structs.replace(step, name="")))
-                digest = sha256(asked).digest()
+                content = msgspec.json.encode((stage.name, msgspec.structs.replace(step, name="")))
+                digest = sha256(content).digest()
                 if digest not in tried and digest not in portion:
                     if len(portion) == _PORTION:
-                        return await self._try(pipeline, portion)
+                        return await self._dry_run_jobs(pipeline, portion)
                     place = f"spec.stages[{number}].steps[{step_number}]"
                     portion[digest] = place, job_of(pipeline, stage, step, 1)
-        why = await self._try(pipeline, portion)
+        why = await self._dry_run_jobs(pipeline, portion)
         del self._tried[uid]
         return why
 
-    async def _try(self, pipeline: Pipeline, portion: Mapping[bytes, tuple[str, Manifest]]) -> tuple[str, str] | None:
-        """The same of some Jobs, by what they ask, each with its place in the spec."""
+    async def _dry_run_jobs(
+        self, pipeline: Pipeline, portion: Mapping[bytes, tuple[str, Manifest]]
+    ) -> tuple[str, str] | None:
+        """The same for some Jobs, by digest of the step, each with its place in the spec."""
 
         async def refusal(place: str, manifest: Manifest) -> tuple[str, str] | None:
             try:
@@ -185,16 +192,16 @@ class PipelineController(Background):
             except ApiError as error:
                 if error.status in _INVALID:
                     return "InvalidTemplate", f"{place}: {error.message}"
-                if error.status != 409:  # a Job of that name is there, and what it is follows
+                if error.status != 409:  # a Job of that name exists; `_create` finds out whose it is
                     raise
             return None
 
-        refusals = await all_of(refusal(place, manifest) for place, manifest in portion.values())
+        refusals = await gather_all(refusal(place, manifest) for place, manifest in portion.values())
         self._tried[pipeline.metadata.uid].update(portion)
         return next((why for why in refusals if why is not None), None)
 
     async def _create(self, pipeline: Pipeline, start: Start) -> None:
-        """Create a Job, unless it is there already."""
+        """Create a Job unless it exists already."""
         manifest = job_of(pipeline, start.stage, start.step, start.attempt)
         try:
             created = _job_decoder.decode(await self._post(pipeline, manifest))
@@ -204,9 +211,9 @@ class PipelineController(Background):
             name = manifest["metadata"]["name"]
             created = _job_decoder.decode(await self._transport.get(f"{jobs_path(pipeline)}/{name}"))
             if created.owner != pipeline.metadata.uid:
-                # Of a pipeline of the same name that was deleted: the garbage collector will come to it.
+                # Probably of a deleted pipeline of the same name; the garbage collector will remove it.
                 raise ApiError(409, "AlreadyExists", f"Job {name} belongs to someone else") from error
-        self.jobs.upsert(created)
+        self.jobs.written(created)
 
     async def _post(self, pipeline: Pipeline, manifest: Manifest, query: str = "") -> bytes:
         return await self._transport.post(f"{jobs_path(pipeline)}{query}", msgspec.json.encode(manifest))
@@ -215,11 +222,11 @@ class PipelineController(Background):
         try:
             await self._transport.patch(f"{jobs_path(pipeline)}/{job}", b'{"spec":{"suspend":true}}')
         except ApiError as error:
-            if error.status not in (404, *_INVALID):  # deleted, or finished a moment ago: then it can't be changed
+            if error.status not in (404, *_INVALID):  # deleted, or finished a moment ago and immutable
                 raise
 
     async def _write_status(self, pipeline: Pipeline, status: Status) -> None:
-        """Write a status, if the pipeline is still as it was read: else the watch tells of it."""
+        """Write a status unless the pipeline changed meanwhile; the watch then requeues it."""
         body = {"metadata": {"resourceVersion": pipeline.metadata.resource_version}, "status": status}
         try:
             answer = await self._transport.patch(f"{pipeline.path}/status", msgspec.json.encode(body))
@@ -227,4 +234,4 @@ class PipelineController(Background):
             if error.status not in (404, 409):
                 raise
             return
-        self.pipelines.upsert(_pipeline_decoder.decode(answer))
+        self.pipelines.written(_pipeline_decoder.decode(answer))

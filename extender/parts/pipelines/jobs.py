@@ -1,4 +1,4 @@
-"""The Job of a step: built from the step's template, recognised by its labels, read for how it went."""
+"""The Jobs of steps: builds their manifests, and reads Jobs by their labels and status."""
 
 import hashlib
 from copy import deepcopy
@@ -15,7 +15,7 @@ from extender.queueing.pods.nominations import gated_by_kerf
 from extender.queueing.pods.objects import ENABLED, PIPELINE_LABEL, QUEUE_LABEL
 
 JOBS_PATH: Final = "/apis/batch/v1/jobs"
-# On Jobs and their pods, beside the pipeline's name: the stage, the step, and which attempt it is.
+# On Jobs and their pods, besides the pipeline's name.
 _STAGE_LABEL: Final = "kerf.dev/pipeline-stage"
 _STEP_LABEL: Final = "kerf.dev/pipeline-step"
 _ATTEMPT_LABEL: Final = "kerf.dev/pipeline-attempt"
@@ -26,7 +26,7 @@ Manifest = dict[str, Any]
 
 
 class JobPhase(StrEnum):
-    """How a Job went."""
+    """State of a Job."""
 
     ACTIVE = "active"
     COMPLETE = "complete"
@@ -42,14 +42,14 @@ class _Status(objects.Object):
 
 
 class Job(objects.Named):
-    """What is read of a Job."""
+    """The fields of a Job that are read."""
 
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
     @property
     def owner(self) -> str:
-        """UID of its controller, "" when it has none."""
+        """UID of its controller, "" if it has none."""
         controller = self.metadata.controller
         return controller.uid if controller else ""
 
@@ -65,18 +65,18 @@ class Run:
     """Name of its Job."""
     phase: JobPhase = JobPhase.ACTIVE
     stopped: bool = False
-    """Whether it was suspended: its pods are ended, and it goes nowhere."""
+    """Whether its Job is suspended."""
     message: str = ""
     """Why it failed."""
 
 
 def jobs_path(pipeline: Pipeline) -> str:
-    """Where the API server has a pipeline's Jobs."""
+    """URL path of the Jobs in a pipeline's namespace."""
     return f"/apis/batch/v1/namespaces/{pipeline.metadata.namespace}/jobs"
 
 
 def run_of(job: Job) -> Run | None:
-    """What a Job is an attempt at, None for one that is not labelled so."""
+    """The attempt that a Job is, None if it lacks the labels."""
     labels, metadata = job.metadata.labels or {}, job.metadata
     stage, step, attempt = (labels.get(label, "") for label in (_STAGE_LABEL, _STEP_LABEL, _ATTEMPT_LABEL))
     if not (stage and step and attempt.isascii() and attempt.isdigit()):
@@ -90,7 +90,7 @@ def run_of(job: Job) -> Run | None:
 
 
 def job_name(pipeline: Pipeline, stage: str, step: str, attempt: int) -> str:
-    """The same each time it is asked for, so that creating a Job twice is refused."""
+    """A deterministic name, so that creating a Job twice is refused."""
     name = f"{pipeline.metadata.name}-{stage}-{step}-{attempt}"
     if len(name) <= _MAX_NAME and "." not in name:
         return name
@@ -99,7 +99,7 @@ def job_name(pipeline: Pipeline, stage: str, step: str, attempt: int) -> str:
 
 
 def job_of(pipeline: Pipeline, stage: Stage, step: Step, attempt: int) -> Manifest:
-    """The Job of one attempt at a step: its pods are created behind Kerf's gate, those of a gang as one gang."""
+    """The Job of one attempt; its pods have Kerf's scheduling gate, and those of a gang stage form a gang."""
     metadata = pipeline.metadata
     labels = {
         PIPELINE_LABEL: metadata.name,
@@ -118,7 +118,7 @@ def job_of(pipeline: Pipeline, stage: Stage, step: Step, attempt: int) -> Manife
     if step.active_deadline_seconds is not None:
         spec["activeDeadlineSeconds"] = step.active_deadline_seconds
     if template["spec"]["restartPolicy"] == "Never":
-        # A pod that was evicted or preempted, or whose node has gone, did not fail: it is created again.
+        # Recreate pods that were evicted, preempted or lost with their node, without counting them as failures.
         disrupted = [{"type": "DisruptionTarget", "status": "True"}]
         spec["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": disrupted}]}
     return {
@@ -140,7 +140,7 @@ def _template(pipeline: Pipeline, stage: Stage, step: Step, labels: dict[str, st
     spec = template["spec"] = template.get("spec") or {}
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels, QUEUE_LABEL: ENABLED}
     if stage.gang:
-        # With the UID: pods of an earlier pipeline of this name are no members of it.
+        # The UID excludes pods of an earlier pipeline of this name.
         name = f"{pipeline.metadata.name}-{stage.name}-{pipeline.metadata.uid[:8]}-{attempt}"
         gang = {GANG: name, GANG_SIZE: str(stage.num_pods)}
         if stage.topology:

@@ -1,14 +1,12 @@
-"""MLTaskScheduler's `MLFlow` objects as pipelines: the form without a schema, whose stages nobody kept in order.
+"""Runs MLTaskScheduler's `MLFlow` objects: converts each to a pipeline, and reports its phase.
 
-MLTaskScheduler's `MLFlow` objects, taken as they are written: each becomes a pipeline, which does what it says.
+A flow names the namespace in which its stages run. So that users of one namespace can't run pods in another, that
+namespace has to accept their flows by an annotation. A stage's `rule`, who may run it, is enforced on admission by a
+policy of the chart, as only the API server knows the user.
 
-A flow names the namespace in which its stages run. Who may write flows in one namespace would so run pods in any
-other: that one has to say, by an annotation, whose flows it takes. Who may run a stage (`rule`) the API server has
-checked by then, by a policy of the chart: nobody else knows who writes an object.
-
-Everything here can be done twice: a pipeline's name follows from the flow and its UID, and a status is written against
-the version that it was made from. Nothing is deleted: of a flow that is gone the pipeline is cancelled, and what the
-garbage collector may delete with it says so.
+All writes are idempotent: a pipeline's name is derived from the flow and its UID, and a status is written with the
+resourceVersion that it was computed from. Nothing is deleted: the pipeline of a deleted flow is cancelled, and an owner
+reference leaves the rest to the garbage collector.
 """
 
 import hashlib
@@ -29,7 +27,7 @@ from extender.kube.decoding import Decoder
 from extender.kube.watches import Lister, Reflector
 from extender.parts.pipelines.specs import ACCEPTED, API_VERSION, KIND, Condition, Metadata, Pipeline
 from extender.parts.pipelines.states import Phase
-from extender.parts.pipelines.turns import Due, Turns
+from extender.parts.pipelines.work_queue import FairWorkers, WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ Manifest = dict[str, Any]
 
 
 class ConversionError(ValueError):
-    """An object that can't be converted; `faults` has one sentence for each place."""
+    """An object can't be converted; `faults` has a message for each place."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("\n".join(faults))
@@ -52,17 +50,17 @@ class ConversionError(ValueError):
 
 @dataclass
 class Converted:
-    """A pipeline, and what of the original has no counterpart."""
+    """A pipeline, and notes on what was changed or left out."""
 
     manifest: Manifest
     notes: list[str] = field(default_factory=list)
 
 
 def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False) -> Converted:
-    """The Pipeline of an MLFlow object: stages by their numbers, `mlfun` as the image of a step's one container.
+    """The Pipeline of an MLFlow object: stages ordered by number, `mlfun` as the image of a step's only container.
 
-    Steps of a stage run side by side; with `steps_in_order` each becomes a stage of its own. `rules_hold` where the API
-    server has refused who may not run a stage by its `rule`; else that is noted as left out. Raises ConversionError.
+    Steps of a stage run in parallel; with `steps_in_order` each becomes a separate stage. `rules_hold`: whether the API
+    server has enforced the stages' `rule`; otherwise it is noted as left out. Raises ConversionError.
     """
     faults: list[str] = []
     if not isinstance(flow, dict) or flow.get("kind") != _FLOW_KIND:
@@ -92,7 +90,7 @@ def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False
         faults.append(f"spec.pipeline: two stages would be named {', '.join(twice)}")
     if len(set(namespaces)) > 1:
         where = ", ".join(f"{namespaces[item]} in {item}" for item in sorted(namespaces))
-        faults.append(f"spec.pipeline: a pipeline runs in one namespace, and its stages say several ({where})")
+        faults.append(f"spec.pipeline: a pipeline runs in one namespace, but its stages name several ({where})")
     if faults:
         raise ConversionError(faults)
     namespace = next(iter(namespaces), metadata.get("namespace") or "default")
@@ -108,12 +106,12 @@ def convert(flow: Any, *, steps_in_order: bool = False, rules_hold: bool = False
 
 
 def _numbers(pipeline: Manifest, faults: list[str]) -> dict[int, str]:
-    """The stages' keys by their numbers."""
+    """The stages' keys by number."""
     numbers: dict[int, str] = {}
     for key in map(str, pipeline):
         match = _STAGE.fullmatch(key)
         if match is None:
-            faults.append(f"spec.pipeline.{key}: no stage; write stage1, stage2, ...")
+            faults.append(f"spec.pipeline.{key}: not a stage; write stage1, stage2, ...")
         elif (same := numbers.setdefault(int(match[1]), key)) != key:
             faults.append(f"spec.pipeline.{key}: the same stage as {same}")
     return numbers
@@ -122,7 +120,7 @@ def _numbers(pipeline: Manifest, faults: list[str]) -> dict[int, str]:
 def _stages(
     given: Any, place: str, steps_in_order: bool, namespaces: dict[str, str], notes: list[str], faults: list[str]
 ) -> list[Manifest]:
-    """What one stage becomes; faults and notes are added to."""
+    """The Pipeline stages of one stage; appends to `faults` and `notes`."""
     if not isinstance(given, dict):
         faults.append(f"{place}: name, namespace, schedulerName and step are expected")
         return []
@@ -151,17 +149,17 @@ def _stages(
 
 
 def _label(text: Any, place: str, notes: list[str], faults: list[str]) -> str:
-    """A name as Kubernetes takes it for a label."""
+    """A name that is a valid label value."""
     name = _cut(re.sub(r"[^a-z0-9]+", "-", str(text).lower()).strip("-"))
     if not name:
         faults.append(f"{place}: {text!r} has no letter or digit")
     elif name != text:
-        notes.append(f"{place}: {text} is called {name}")
+        notes.append(f"{place}: {text} is renamed to {name}")
     return name
 
 
 def _cut(name: str) -> str:
-    """A name that is short enough; one that was not is told from others that begin alike by its hash."""
+    """A name of at most `_MAX_NAME` characters; a longer one is cut and gets a hash, to stay unique."""
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[: _MAX_NAME - 5].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:4]}"
@@ -170,23 +168,23 @@ def _cut(name: str) -> str:
 _FLOW_API_VERSION: Final = "kopf.dev/v1"
 _FLOWS_PATH: Final = f"/apis/{_FLOW_API_VERSION}/mlflows"
 _FLOW: Final = "kerf.dev/flow"
-"""On a pipeline: NAMESPACE/NAME of the flow that it is of."""
+"""On a pipeline: NAMESPACE/NAME of its flow."""
 _FLOW_UID: Final = "kerf.dev/flow-uid"
 _TAKES_FLOWS_FROM: Final = "kerf.dev/takes-flows-from"
-"""On a namespace: names of others, separated by commas, whose flows may run pods in it."""
+"""On a namespace: comma-separated names of other namespaces whose flows may run pods in it."""
 
 _MAX_LABEL: Final = 63
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_AGAIN_S: Final = 30.0
-"""How often a namespace is asked that takes a flow's pods not yet."""
+_RECHECK_S: Final = 30.0
+"""How often a namespace is checked that does not accept a flow's pods yet."""
 _FORBIDDEN: Final = 403
-"""To Kerf, or by a quota or a policy: it may be otherwise later."""
+"""Kerf lacks a right, or a quota or policy refuses; may succeed later."""
 _INVALID: Final = (400, 422)
 _NOT_FOUND, _CONFLICT = 404, 409
 _SOON_S: Final = 1.0
-"""After which a flow has been told anew that somebody has changed meanwhile."""
+"""Time for the watch to show a flow that was changed meanwhile."""
 _FINISHED: Final = (Phase.SUCCEEDED, Phase.FAILED, Phase.CANCELLED)
-"""What stays of a flow whose pipeline somebody has tidied up."""
+"""Phases that a flow keeps if its pipeline is deleted."""
 
 _Manifest = dict[str, Any]
 _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
@@ -194,15 +192,15 @@ _pipeline_decoder: Final = Decoder(Pipeline, whole=True)
 
 class FlowStatus(objects.Object, rename="camel"):
     phase: str = ""
-    """Its pipeline's."""
+    """Phase of its pipeline."""
     pipeline: str = ""
-    """NAMESPACE/NAME."""
+    """NAMESPACE/NAME of its pipeline."""
     observed_generation: int = 0
     conditions: list[Condition] = msgspec.field(default_factory=list)
 
 
 class Flow(objects.Named):
-    """What is read of a flow; what `convert` makes of its spec is told to its author."""
+    """The fields of a flow that are read; `convert` checks the spec."""
 
     metadata: Metadata = msgspec.field(default_factory=Metadata)
     spec: Any = None
@@ -210,7 +208,7 @@ class Flow(objects.Named):
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """Path of its URL."""
         return f"/apis/{_FLOW_API_VERSION}/namespaces/{self.metadata.namespace}/mlflows/{self.metadata.name}"
 
 
@@ -219,11 +217,11 @@ def _annotation(pipeline: Pipeline, name: str) -> str:
 
 
 BY_FLOW: Final[Index[Pipeline]] = Index("flow", lambda item: [uid] if (uid := _annotation(item, _FLOW_UID)) else [])
-"""By UID of the flow that they say they are of."""
+"""Pipelines by the flow's UID in their annotation."""
 
 
 class Flows:
-    """The flows, and the pipelines that they become."""
+    """Reconciles flows and their pipelines."""
 
     def __init__(
         self,
@@ -233,11 +231,11 @@ class Flows:
         wall_clock: Callable[[], float],
         standby: Callable[[], str] = lambda: "",
     ) -> None:
-        """`pipelines` are all that there are, with the index `BY_FLOW`."""
+        """`pipelines` is the cache of all pipelines, with the index `BY_FLOW`."""
         self._transport = transport
         self._wall_clock = wall_clock
-        self.due = Due(clock)
-        self._turns = Turns("MLFlow", self.due, self._key_of, self._look, standby)
+        self.due = WorkQueue(clock)
+        self._turns = FairWorkers("MLFlow", self.due, self._key_of, self._reconcile, standby)
         self.flows = Cache[Flow, Flow](lambda flow: flow)
         self.flows.subscribe(self._flow_changed)
         self._pipelines = pipelines
@@ -245,54 +243,54 @@ class Flows:
         self.reflector = Reflector(transport, _FLOWS_PATH, Flow, self.flows, clock, whole=True)
 
     def _flow_changed(self, old: Flow | None, new: Flow | None) -> None:
-        """Look at a flow that is new, is to be something else, or is gone. A status is Kerf's own."""
-        if (flow := new or old) is not None and (old is None or new is None or _asked(old) != _asked(new)):
+        """Requeue a flow that was added, removed, or changed in anything but its status."""
+        if (flow := new or old) is not None and (old is None or new is None or _version(old) != _version(new)):
             self.due.touch(flow.metadata.uid)
 
     def _pipeline_changed(self, old: Pipeline | None, new: Pipeline | None) -> None:
-        """Look at the flow that a pipeline is of."""
+        """Requeue the flow of a pipeline."""
         for pipeline in (old, new):
             for uid in BY_FLOW.groups(pipeline) if pipeline is not None else ():
                 self.due.touch(uid)
 
     async def run_round(self) -> None:
-        """Look at every flow that is due."""
+        """Reconcile every flow that is due."""
         await self._turns.run_round()
 
     def _key_of(self, uid: str) -> str:
         flow = self.flows.get(uid)
         return flow.key if flow is not None else ""
 
-    async def _look(self, uid: str) -> None:
+    async def _reconcile(self, uid: str) -> None:
         flow = self.flows.get(uid)
         await (self._advance(flow) if flow is not None else self._cancel(uid))
 
     async def _advance(self, flow: Flow) -> None:
-        """Make its pipeline if there is none, and say how that does. Raises ClusterError."""
+        """Create its pipeline if it has none, and report the pipeline's phase. Raises ClusterError."""
         if flow.metadata.deletion_timestamp:
             return
         if not flow.status.pipeline:
             await self._begin(flow)
             return
-        known = self._pipelines.by(BY_FLOW, flow.metadata.uid)
+        known = self._pipelines.by_group(BY_FLOW, flow.metadata.uid)
         pipeline = next((one for one in known if one.key == flow.status.pipeline), None)
         if pipeline is None:
             pipeline = await self._find(*flow.status.pipeline.split("/", 1))
         if pipeline is None and flow.status.phase in _FINISHED:
             return
-        phase = "Cancelled" if pipeline is None else pipeline.status.phase or "Waiting"  # somebody has deleted it
-        await self._say(flow, FlowStatus(phase, flow.status.pipeline), flow.status.conditions)
+        phase = "Cancelled" if pipeline is None else pipeline.status.phase or "Waiting"  # None: it was deleted
+        await self._write_status(flow, FlowStatus(phase, flow.status.pipeline), flow.status.conditions)
 
     async def _begin(self, flow: Flow) -> None:
-        """Make the pipeline of a flow that has none. Raises ClusterError."""
+        """Create the pipeline of a flow that has none. Raises ClusterError."""
         try:
             converted = convert(_manifest(flow), steps_in_order=True, rules_hold=True)
         except ConversionError as error:
             await self._refuse(flow, "Invalid", str(error))
             return
-        if why := await self._not_taken(flow, converted):
+        if why := await self._why_not_accepted(flow, converted):
             await self._refuse(flow, "NamespaceTakesNoFlows", why)
-            self.due.touch(flow.metadata.uid, _AGAIN_S)
+            self.due.touch(flow.metadata.uid, _RECHECK_S)
             return
         try:
             pipeline = await self._create(flow, converted)
@@ -303,51 +301,51 @@ class Flows:
                 return
             raise
         accepted = Condition(ACCEPTED, "True", "Valid", "\n".join(converted.notes))
-        await self._say(flow, FlowStatus(pipeline.status.phase or "Waiting", pipeline.key), [accepted])
+        await self._write_status(flow, FlowStatus(pipeline.status.phase or "Waiting", pipeline.key), [accepted])
 
-    async def _not_taken(self, flow: Flow, converted: Converted) -> str:
-        """Why its pods may not run where it says, "" where they may. Raises ClusterError."""
-        own, there = flow.metadata.namespace, converted.manifest["metadata"]["namespace"]
-        if own == there:
+    async def _why_not_accepted(self, flow: Flow, converted: Converted) -> str:
+        """Why its pods may not run in their namespace, "" if they may. Raises ClusterError."""
+        own, target = flow.metadata.namespace, converted.manifest["metadata"]["namespace"]
+        if own == target:
             return ""
         lister = Lister(
-            self._transport, "/api/v1/namespaces", objects.Named, {"fieldSelector": f"metadata.name={there}"}
+            self._transport, "/api/v1/namespaces", objects.Named, {"fieldSelector": f"metadata.name={target}"}
         )
         for namespace in (await lister.all()).items:
-            taken = (namespace.metadata.annotations or {}).get(_TAKES_FLOWS_FROM, "")
-            if own in (name.strip() for name in taken.split(",")):
+            accepted = (namespace.metadata.annotations or {}).get(_TAKES_FLOWS_FROM, "")
+            if own in (name.strip() for name in accepted.split(",")):
                 return ""
         return (
-            f"namespace {there}, in which the stages are to run, takes no flows of {own}: "
-            f"kubectl annotate namespace {there} {_TAKES_FLOWS_FROM}={own}"
+            f"namespace {target}, where the stages are to run, accepts no flows from {own}: "
+            f"kubectl annotate namespace {target} {_TAKES_FLOWS_FROM}={own}"
         )
 
     async def _create(self, flow: Flow, converted: Converted) -> Pipeline:
-        """Its pipeline, made or found made. Raises ClusterError; ApiError 409 where it is somebody else's."""
+        """Its pipeline, created or existing. Raises ClusterError; ApiError 409 if it belongs to something else."""
         manifest, own = converted.manifest, flow.metadata
-        there, name = manifest["metadata"]["namespace"], _pipeline_name(flow)
+        target, name = manifest["metadata"]["namespace"], _pipeline_name(flow)
         manifest["metadata"] = {
             "name": name,
-            "namespace": there,
+            "namespace": target,
             "annotations": {_FLOW: flow.key, _FLOW_UID: own.uid},
         }
-        if there == own.namespace:  # an owner in another namespace would be taken for gone
+        if target == own.namespace:  # the garbage collector takes an owner in another namespace for deleted
             owner = {"apiVersion": _FLOW_API_VERSION, "kind": _FLOW_KIND, "name": own.name, "uid": own.uid}
             manifest["metadata"]["ownerReferences"] = [owner]
-        path = f"/apis/{API_VERSION}/namespaces/{there}/pipelines"
+        path = f"/apis/{API_VERSION}/namespaces/{target}/pipelines"
         try:
             return _pipeline_decoder.decode(await self._transport.post(path, msgspec.json.encode(manifest)))
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
-            mine = await self._find(there, name)
-            if mine is None or _annotation(mine, _FLOW_UID) != own.uid:
-                why = f"pipeline {there}/{name} belongs to someone else"
+            existing = await self._find(target, name)
+            if existing is None or _annotation(existing, _FLOW_UID) != own.uid:
+                why = f"pipeline {target}/{name} belongs to someone else"
                 raise ApiError(_CONFLICT, "AlreadyExists", why) from error
-            return mine
+            return existing
 
     async def _find(self, namespace: str, name: str) -> Pipeline | None:
-        """A pipeline as the API server has it now. Raises ClusterError."""
+        """A pipeline read from the API server, None if there is none. Raises ClusterError."""
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/pipelines"
         page = await Lister(
             self._transport, path, Pipeline, {"fieldSelector": f"metadata.name={name}"}, whole=True
@@ -355,29 +353,29 @@ class Flows:
         return next(iter(page.items), None)
 
     async def _cancel(self, uid: str) -> None:
-        """Cancel what runs of a flow that is gone. Raises ClusterError."""
-        for pipeline in self._pipelines.by(BY_FLOW, uid):
+        """Cancel the pipelines of a deleted flow. Raises ClusterError."""
+        for pipeline in self._pipelines.by_group(BY_FLOW, uid):
             if pipeline.spec.cancel or pipeline.status.completion_time or pipeline.metadata.deletion_timestamp:
                 continue
             if await self._exists(_annotation(pipeline, _FLOW), uid):
-                continue  # set aside, as one that can't be read
+                continue  # it exists, but can't be read
             await self._transport.patch(pipeline.path, b'{"spec":{"cancel":true}}')
-            logger.info("pipeline %s is cancelled: its MLFlow is gone", pipeline.key)
+            logger.info("pipeline %s is cancelled: its MLFlow was deleted", pipeline.key)
 
     async def _exists(self, key: str, uid: str) -> bool:
         """Whether the API server has a flow. Raises ClusterError."""
         namespace, _, name = key.partition("/")
-        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):  # by whoever has written the pipeline
+        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):  # anyone may write the annotation
             return False
         path = f"/apis/{_FLOW_API_VERSION}/namespaces/{namespace}/mlflows"
         page = await Lister(self._transport, path, objects.Named, {"fieldSelector": f"metadata.name={name}"}).all()
         return uid in {found.metadata.uid for found in page.items} | {found.uid for found in page.unread}
 
     async def _refuse(self, flow: Flow, reason: str, message: str) -> None:
-        await self._say(flow, FlowStatus("Failed"), [Condition(ACCEPTED, "False", reason, message)])
+        await self._write_status(flow, FlowStatus("Failed"), [Condition(ACCEPTED, "False", reason, message)])
 
-    async def _say(self, flow: Flow, status: FlowStatus, conditions: list[Condition]) -> None:
-        """Write a status, if it says something new and the flow is still as it was read."""
+    async def _write_status(self, flow: Flow, status: FlowStatus, conditions: list[Condition]) -> None:
+        """Write a status if it changed, unless the flow changed meanwhile."""
         before = {item.type: item for item in flow.status.conditions}
         now = datetime.fromtimestamp(self._wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for item in conditions:
@@ -396,14 +394,14 @@ class Flows:
                 raise
 
 
-def _asked(flow: Flow) -> tuple[int, bool]:
+def _version(flow: Flow) -> tuple[int, bool]:
     return flow.metadata.generation, bool(flow.metadata.deletion_timestamp)
 
 
 def _pipeline_name(flow: Flow) -> str:
-    """The same each time it is asked for, and another for each flow of a name."""
-    ending = f"-{flow.metadata.uid[:8]}"
-    return flow.metadata.name[: _MAX_LABEL - len(ending)].replace(".", "-").rstrip("-") + ending
+    """A deterministic name, different for each flow of the same name."""
+    suffix = f"-{flow.metadata.uid[:8]}"
+    return flow.metadata.name[: _MAX_LABEL - len(suffix)].replace(".", "-").rstrip("-") + suffix
 
 
 def _manifest(flow: Flow) -> _Manifest:

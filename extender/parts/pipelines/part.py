@@ -1,4 +1,4 @@
-"""What runs pipelines, with its metrics."""
+"""Assembles the pipelines part: the controller and its metrics."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from extender.parts.pipelines.settings import PipelineSettings
 
 
 def build(kernel: Kernel, wanted: PipelineSettings) -> Contribution:
-    """The pipelines' controller; it writes while this process leads."""
+    """The pipeline controller; it writes only while this process leads."""
     base = kernel.base
     controller = PipelineController(
         base.transport,

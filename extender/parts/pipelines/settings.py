@@ -1,4 +1,4 @@
-"""Whether pipelines are run, and what that takes."""
+"""Settings of the pipelines part, and the rights that it needs."""
 
 from typing import Any, Final
 
@@ -13,14 +13,14 @@ class PipelineSettings(Section):
     EXPERIMENTAL = frozenset({"mlflows"})
 
     enabled: bool = False
-    """Whether Pipeline objects are run, their pods through the queue."""
+    """Whether Kerf runs Pipeline objects; their pods wait in the queue."""
     mlflows: bool = False
-    """Whether MLTaskScheduler's MLFlow objects are run as pipelines; needs pipelines.enabled."""
+    """Whether Kerf runs MLTaskScheduler's MLFlow objects as pipelines; needs pipelines.enabled."""
 
 
 def _lacking(settings: Any) -> str:
     if settings.pipelines.mlflows and not settings.pipelines.enabled:
-        return "mlflows needs enabled: pipelines are what they become"
+        return "mlflows needs enabled: MLFlows are run as pipelines"
     return "" if settings.queue.enabled else "enabled needs queue.enabled: their pods wait in the queue"
 
 
@@ -36,7 +36,7 @@ PART: Final = Part(
     renamed={"queue.pipelines": "pipelines.enabled", "queue.mlflows": "pipelines.mlflows"},
     rights=(
         Rights(
-            who="pipelines",
+            capability="pipelines",
             manifest="manifests/queue/pipelines.yaml",
             needs=(
                 Need("kerf.dev", "pipelines", ("list", "watch"), _WITHOUT),
@@ -45,7 +45,7 @@ PART: Final = Part(
             ),
         ),
         Rights(
-            who="pipelines",
+            capability="pipelines",
             manifest="manifests/queue/mlflows.yaml",
             needs=(
                 Need("kopf.dev", "mlflows", ("list", "watch"), _FLOWS_WITHOUT),

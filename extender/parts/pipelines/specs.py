@@ -1,7 +1,4 @@
-"""Pipelines and their Jobs as the API server has them, and what its schema can't check.
-
-The schema is manifests/helm/kerf/pipelines.kerf.dev.yaml; whatever it can tell the API server refuses by itself.
-"""
+"""Pipeline objects, and the checks that their schema (manifests/helm/kerf/pipelines.kerf.dev.yaml) can't express."""
 
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
@@ -16,15 +13,15 @@ KIND: Final = "Pipeline"
 PIPELINES_PATH: Final = f"/apis/{API_VERSION}/pipelines"
 
 _MAX_STEPS: Final = 256
-"""Of all stages together: each is tried on the API server before the first one runs."""
+"""Most steps of all stages; each is checked by a dry run before the first one starts."""
 ACCEPTED: Final = "Accepted"
-"""Condition: whether the pipeline can be run at all."""
+"""Condition type: whether the pipeline can be run."""
 SUCCEEDED: Final = "Succeeded"
-"""Condition: Unknown while it runs."""
+"""Condition type: Unknown while the pipeline runs."""
 
 
 class Step(objects.Object, rename="camel"):
-    """One Job."""
+    """A step, run as a Job."""
 
     name: str = ""
     parallelism: int = 1
@@ -32,25 +29,25 @@ class Step(objects.Object, rename="camel"):
     backoff_limit: int = 0
     active_deadline_seconds: int | None = None
     template: dict[str, Any] = msgspec.field(default_factory=dict)
-    """A PodTemplateSpec as it is written."""
+    """A PodTemplateSpec."""
 
 
 class Stage(objects.Object):
-    """Steps that run side by side."""
+    """Steps that run in parallel."""
 
     name: str = ""
     after: list[str] | None = None
-    """Stages that have to succeed first; None for the one before in the list."""
+    """Stages that have to succeed first; None for the previous one in the list."""
     gang: bool = False
-    """Whether all pods of all its steps start together, and are repeated together."""
+    """Whether all pods of all steps start together and are retried together."""
     topology: str = ""
-    """Of the gang: see `kerf.dev/gang-topology`."""
+    """Topology of the gang: see `kerf.dev/gang-topology`."""
     retries: int = 0
     steps: list[Step] = msgspec.field(default_factory=list)
 
     @property
     def num_pods(self) -> int:
-        """Pods of all its steps at once."""
+        """Pods of all steps that run at the same time."""
         return sum(step.parallelism for step in self.steps)
 
 
@@ -68,7 +65,7 @@ class StepStatus(objects.Object, rename="camel"):
     name: str
     phase: str
     attempt: int = 0
-    """The newest, 1 the first; 0 before it."""
+    """Number of the latest attempt, from 1; 0 before the first."""
     job: str = ""
     message: str = ""
 
@@ -85,7 +82,7 @@ class StageStatus(objects.Object, rename="camel"):
 class Status(objects.Object, rename="camel"):
     phase: str = ""
     stage: str = ""
-    """The stages that run, for kubectl's table."""
+    """Names of the running stages, for kubectl's table."""
     observed_generation: int = 0
     start_time: str | None = None
     completion_time: str | None = None
@@ -108,12 +105,12 @@ class Pipeline(objects.Named):
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """Path of its URL."""
         return f"/apis/{API_VERSION}/namespaces/{self.metadata.namespace}/pipelines/{self.metadata.name}"
 
 
 def needs(stages: list[Stage]) -> dict[str, tuple[str, ...]]:
-    """By stage, those that have to succeed before it begins."""
+    """By stage, the stages that have to succeed before it starts."""
     before = [None, *(stage.name for stage in stages)]
     return {
         stage.name: tuple(stage.after) if stage.after is not None else (last,) if last else ()
@@ -122,8 +119,7 @@ def needs(stages: list[Stage]) -> dict[str, tuple[str, ...]]:
 
 
 def fault(spec: Spec) -> tuple[str, str] | None:
-    """Why the stages of a pipeline are too many, or can't be put in order, as a condition's reason and message; None
-    when they can be run."""
+    """Why a pipeline's stages can't be run, as a condition's reason and message; None if they can."""
     before = needs(spec.stages)
     if (num_steps := sum(len(stage.steps) for stage in spec.stages)) > _MAX_STEPS:
         return "TooManySteps", f"spec.stages: {num_steps} steps in all, at most {_MAX_STEPS}"

@@ -1,7 +1,7 @@
-"""What is to be done next for a pipeline, as a pure function of what it says and how its Jobs went.
+"""The next actions for a pipeline and its status, as pure functions of its spec, status and Jobs.
 
-The Jobs are the record of what was started. What has succeeded is remembered in the status, so that a Job that is
-deleted afterwards is not repeated.
+The Jobs record what was started. The status records what succeeded, so that a Job that is deleted afterwards is not
+repeated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from extender.parts.pipelines.specs import (
 
 
 class Phase(StrEnum):
-    """Of a pipeline, a stage, a step."""
+    """Phase of a pipeline, a stage or a step."""
 
     WAITING = "Waiting"
     RUNNING = "Running"
@@ -45,29 +45,29 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to be done, and what is to be said."""
+class NextActions:
+    """The new status and the next actions."""
 
     status: Status
     start: tuple[Start, ...] = ()
     stop: tuple[Run, ...] = ()
-    """Jobs to suspend: that ends their pods, and leaves the Jobs to be looked at."""
+    """Jobs to suspend, which ends their pods and keeps the Jobs for inspection."""
 
 
 def refused(pipeline: Pipeline, reason: str, message: str, now: str) -> Status:
     """The status of a pipeline that can't be run."""
-    given = [Condition(ACCEPTED, "False", reason, message), Condition(SUCCEEDED, "False", "NotAccepted", message)]
+    conditions = [Condition(ACCEPTED, "False", reason, message), Condition(SUCCEEDED, "False", "NotAccepted", message)]
     return Status(
         phase=Phase.FAILED,
         observed_generation=pipeline.metadata.generation,
         start_time=pipeline.status.start_time or now,
         completion_time=now,
-        conditions=_since(given, pipeline.status, now),
+        conditions=_with_transition_times(conditions, pipeline.status, now),
     )
 
 
-def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
-    """What is to be done next for a pipeline that was accepted; `now` as the API server writes times."""
+def next_actions(pipeline: Pipeline, runs: Iterable[Run], now: str) -> NextActions:
+    """The status and next actions for an accepted pipeline; `now` is in the API server's format."""
     before, known = pipeline.status, list(runs)
     started: list[Start] = []
     stages: list[StageStatus] = []
@@ -106,12 +106,12 @@ def verdict(pipeline: Pipeline, runs: Iterable[Run], now: str) -> Verdict:
         observed_generation=pipeline.metadata.generation,
         start_time=before.start_time or now,
         completion_time=(before.completion_time or now) if ended else None,
-        conditions=_since(
+        conditions=_with_transition_times(
             [Condition(ACCEPTED, "True", "Valid"), Condition(SUCCEEDED, outcome, phase.value, why)], before, now
         ),
         stages=stages,
     )
-    return Verdict(status, tuple(started), stop)
+    return NextActions(status, tuple(started), stop)
 
 
 def _phase(pipeline: Pipeline, phases: Sequence[str]) -> Phase:
@@ -127,7 +127,7 @@ def _phase(pipeline: Pipeline, phases: Sequence[str]) -> Phase:
 def _stage(
     pipeline: Pipeline, stage: Stage, runs: Sequence[Run], last: StageStatus | None, now: str
 ) -> tuple[StageStatus, list[Start]]:
-    """A stage that has begun, or begins now."""
+    """Status and steps to start of a stage that has begun or begins now."""
     past = {step.name: step for step in last.steps} if last is not None else {}
     known = {(run.step, run.attempt): run for run in runs if run.stage == stage.name}
     attempts = {
@@ -136,7 +136,7 @@ def _stage(
         )
         for step in stage.steps
     }
-    if stage.gang:  # all are repeated when one has failed
+    if stage.gang:  # if one fails, all are repeated
         attempts = dict.fromkeys(attempts, max(attempts.values()))
     failed = {
         name: known[name, attempt]
@@ -161,10 +161,10 @@ def _stage(
         job = job_name(pipeline, stage.name, step.name, attempt)
         steps.append(StepStatus(step.name, phase, attempt, job, message))
     began = (last.start_time if last is not None else None) or now
-    lost = next((step for step in steps if step.phase == Phase.FAILED), None)
-    if lost is not None:
-        times = "once" if lost.attempt == 1 else f"{lost.attempt} times"
-        why = f"step {lost.name} failed {times}: {lost.message}"
+    out_of_retries = next((step for step in steps if step.phase == Phase.FAILED), None)
+    if out_of_retries is not None:
+        times = "once" if out_of_retries.attempt == 1 else f"{out_of_retries.attempt} times"
+        why = f"step {out_of_retries.name} failed {times}: {out_of_retries.message}"
         return StageStatus(stage.name, Phase.FAILED, began, now, why, steps), []
     if all(step.phase == Phase.SUCCEEDED for step in steps):
         return StageStatus(stage.name, Phase.SUCCEEDED, began, now, "", steps), []
@@ -176,17 +176,17 @@ _PHASES = {JobPhase.ACTIVE: Phase.RUNNING, JobPhase.COMPLETE: Phase.SUCCEEDED, J
 
 
 def _ended(stage: StageStatus, now: str) -> StageStatus:
-    """A stage when its pipeline has ended: what was under way, or never began, is cancelled."""
+    """A stage of an ended pipeline: what has not finished is cancelled."""
     steps = [replace(step, phase=Phase.CANCELLED) if step.phase in _OPEN else step for step in stage.steps]
     if stage.phase in _OPEN:
         return replace(stage, phase=Phase.CANCELLED, completion_time=now, steps=steps)
     return replace(stage, steps=steps)
 
 
-def _since(given: list[Condition], before: Status, now: str) -> list[Condition]:
-    """Conditions with the time at which each took its value."""
+def _with_transition_times(conditions: list[Condition], before: Status, now: str) -> list[Condition]:
+    """Conditions with the time at which the status of each last changed."""
     result = []
-    for item in given:
+    for item in conditions:
         last = before.condition(item.type)
         since = last.last_transition_time if last is not None and last.status == item.status else now
         result.append(replace(item, last_transition_time=since))

@@ -1,1 +1,1 @@
-"""Nodes on which pods fail, told of or kept from new pods for a while: docs/parts/set_aside.md."""
+"""Reports or quarantines nodes on which pods fail: docs/parts/set_aside.md."""

@@ -1,4 +1,4 @@
-"""What watches how pods do on their nodes, with its metrics."""
+"""Assembles the set_aside part: pod and node watches, the quarantine controller, metrics."""
 
 import time
 from collections.abc import Iterator
@@ -11,33 +11,40 @@ from extender.explain.failing_nodes import NamesFailingNodes
 from extender.kube import objects
 from extender.kube.watches import BOUND_PODS, NODES
 from extender.metrics.registry import counter, gauge
-from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
+from extender.parts.set_aside.quarantine import (
+    AlikeNodes,
+    Failures,
+    FailureThresholds,
+    PodOutcomes,
+    QuarantineConfig,
+    QuarantineController,
+)
 from extender.parts.set_aside.settings import SetAsideSettings
 from extender.settings.section import Initiative
 
 _EARLY_S: Final = 60.0
-"""A pod that fails within this time of its start counts, and one that runs for longer lives well."""
+"""A pod that fails within this time of its start counts as a failure; one that runs for longer counts as healthy."""
 _FAILURES: Final = 5
-"""Pods that must have failed on a node, of each namespace no more than its part."""
+"""Failed pods that quarantine a node; each namespace counts for its share at most."""
 _WINDOW_S: Final = 600.0
-"""In which they must have."""
+"""Time within which they must fail."""
 _MAX_FOR_S: Final = 86400.0
-"""Longest time for which a node is set aside that failed again and again."""
+"""Longest quarantine of a node that fails repeatedly."""
 
 
 def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
-    """A keeper that names nodes on which pods fail, and with mode `act` sets them aside."""
+    """A controller that reports nodes on which pods fail and, with mode `act`, quarantines them."""
     base = kernel.base
     ledger, hub, acts = base.ledger, base.mirror.hub, wanted.mode is Initiative.ACT
     if acts:
-        ledger.heed_notes()
+        ledger.enable_quarantine()
 
     def has_gpus(pod: objects.Pod) -> bool:
-        claim = ledger.claim(pod.metadata.uid)
+        claim = ledger.allocation(pod.metadata.uid)
         return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
-    failures = Failures(Rules(max(_FAILURES, wanted.namespaces), wanted.namespaces, _WINDOW_S))
-    lives = Lives(
+    failures = Failures(FailureThresholds(max(_FAILURES, wanted.namespaces), wanted.namespaces, _WINDOW_S))
+    lives = PodOutcomes(
         transport=base.transport,
         failures=failures,
         nodes=AlikeNodes(ledger, hub.cache(NODES), base.clock),
@@ -47,7 +54,7 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         early_s=_EARLY_S,
         window_s=_WINDOW_S,
     )
-    terms = Terms(
+    terms = QuarantineConfig(
         acts=acts,
         namespaces=wanted.namespaces,
         early_s=_EARLY_S,
@@ -55,16 +62,18 @@ def build(kernel: Kernel, wanted: SetAsideSettings) -> Contribution:
         for_s=wanted.for_s,
         max_for_s=max(_MAX_FOR_S, wanted.for_s),
     )
-    keeper = Keeper(base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time)
+    keeper = QuarantineController(
+        base.transport, ledger, base.events, base.fence, failures, lives, terms, base.clock, time.time
+    )
     hub.cache(NODES).subscribe(keeper.changed)
-    hub.part(BOUND_PODS).subscribe(lives.changed)
+    hub.group(BOUND_PODS).subscribe(lives.changed)
 
     def metrics() -> Iterator[Metric]:
-        told = "Nodes without new GPU pods because those of several namespaces failed there soon after their start."
-        yield gauge("kerf_nodes_set_aside", told, keeper.num_set_aside)
-        told = "Nodes on which such pods fail and that are not set aside."
-        yield gauge("kerf_nodes_failing", told, keeper.num_failing)
-        told = "GPU pods that failed soon after their start, on whatever node."
-        yield counter("kerf_early_failures", told, lives.num_failed)
+        text = "Quarantined nodes: they take no new GPU pods, as those of several namespaces failed there early."
+        yield gauge("kerf_nodes_set_aside", text, keeper.num_set_aside)
+        text = "Nodes on which GPU pods of several namespaces fail early and that are not quarantined."
+        yield gauge("kerf_nodes_failing", text, keeper.num_failing)
+        text = "GPU pods that failed soon after their start, on any node."
+        yield counter("kerf_early_failures", text, lives.num_failed)
 
     return Contribution(work=[keeper], metrics=metrics, offers={NamesFailingNodes: keeper})

@@ -1,4 +1,4 @@
-"""When pods have failed often enough on a node, and what is done about that."""
+"""Settings: how many failures quarantine a node, and for how long."""
 
 from typing import Final
 
@@ -14,24 +14,23 @@ class SetAsideSettings(Section):
 
     GONE = {
         "early_s": "always 60",
-        "failures": "always 5, or set_aside.namespaces where that is more",
+        "failures": "always 5, or set_aside.namespaces if that is more",
         "window_s": "always 600",
-        "max_for_s": "always a day, or set_aside.for_s where that is more",
+        "max_for_s": "always a day, or set_aside.for_s if that is more",
     }
     EXPERIMENTAL = frozenset({"mode", "namespaces", "max_frac", "for_s"})
 
     mode: Initiative = Initiative.ADVISE
-    """`off`: nothing is looked at. `advise`: metrics, events and `kerf top` name such nodes. `act`: they take no new
-    GPU pods for a while."""
+    """`off`: Kerf doesn't watch for them. `advise`: metrics, events and `kerf top` name such nodes. `act`: Kerf also
+    quarantines them: they take no new GPU pods for a while."""
     namespaces: int = Field(default=3, ge=1, le=100)
-    """Namespaces that the pods must be of which failed on a node within a minute of their start, five of them in ten
-    minutes, or as many as these namespaces; fewer than 3 only where tenants trust each other."""
+    """Namespaces whose pods must have failed on a node within a minute of their start. At least five pods must fail in
+    ten minutes, or one for each of these namespaces where that is more. Use fewer than 3 only where tenants trust each
+    other."""
     max_frac: float = Field(default=0.05, ge=0, le=0.5)
-    """Most nodes that are set aside at a time, as a fraction of those with GPUs; one at least where there are
-    several."""
+    """Largest fraction of the GPU nodes that are quarantined at a time; at least one node, if there are several."""
     for_s: float = Field(default=1800.0, ge=1)
-    """Time for which a node is set aside, in seconds; twice as long each time in a row, a day at most unless this is
-    more."""
+    """Quarantine of a node, in seconds. It doubles each time in a row, up to a day or this value if that is longer."""
 
 
 PART: Final = Part(

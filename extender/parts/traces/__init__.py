@@ -1,1 +1,1 @@
-"""OpenTelemetry traces of the verbs: docs/parts/traces.md."""
+"""OpenTelemetry traces of kube-scheduler's requests: docs/parts/traces.md."""

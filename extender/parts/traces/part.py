@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of the verbs, sent by OTLP over HTTP: the extra `kerf[otel]`, imported where it is asked for."""
+"""OpenTelemetry traces of kube-scheduler's requests, sent by OTLP over HTTP. Imports the extra `kerf[otel]` if used."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 _FIRST_OF_FAULTS: Final = 500
 _TIMEOUT_S: Final = 5.0
-"""Of one export; spans that can't be sent are lost."""
+"""Timeout of an export; spans that can't be sent are lost."""
 
 
 def build(kernel: Kernel, wanted: TraceSettings) -> Contribution:
-    """What makes a span of each call of a verb."""
+    """A span for each call of a verb."""
     traces = _Traces(wanted)
     return Contribution(work=[traces], around=traces.around)
 
 
 class _Traces:
-    """Makes spans, and sends them in a thread of its own; from `start` to `stop`."""
+    """Creates spans and sends them in a separate thread, from `start` to `stop`."""
 
     def __init__(self, settings: TraceSettings) -> None:
         self._settings = settings
         self._provider: TracerProvider | None = None
 
     def start(self) -> None:
-        """Begin to send. Raises PartError."""
+        """Start sending. Raises PartError."""
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
@@ -50,12 +50,12 @@ class _Traces:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
 
     async def stop(self) -> None:
-        """Send what is left, and end."""
+        """Send the remaining spans, and stop."""
         if self._provider is not None:
             await asyncio.to_thread(self._provider.shutdown)
 
     def around(self, verbs: Mapping[str, ASGIApp]) -> Mapping[str, ASGIApp]:
-        """Endpoints by path, whose calls are spans."""
+        """The endpoints by path, wrapped so that calls become spans."""
         return {path: self._around(path.strip("/"), endpoint) for path, endpoint in verbs.items()}
 
     def _around(self, verb: str, endpoint: ASGIApp) -> ASGIApp:
@@ -69,7 +69,7 @@ class _Traces:
 
 
 async def _traced(provider: TracerProvider, verb: str, endpoint: ASGIApp, call: tuple[Scope, Receive, Send]) -> None:
-    """One call as a span of kind server, a child of the caller's where it names one."""
+    """Serve a call within a server span, a child of the caller's span if it names one."""
     from opentelemetry.trace import SpanKind, StatusCode
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -1,4 +1,4 @@
-"""Where traces are sent."""
+"""Settings of the traces part."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ class TraceSettings(Section):
     service: str = "kerf"
     """Service name in the traces."""
     sampled_frac: float = Field(default=1.0, ge=0, le=1)
-    """Fraction of requests traced, unless the caller has decided."""
+    """Fraction of requests traced, unless the caller's trace context decides."""
 
     @field_validator("endpoint")
     @classmethod

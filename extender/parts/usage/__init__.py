@@ -1,4 +1,4 @@
-"""GPU-hours: what is booked, used, idle and stranded, by whom, and for how long: docs/parts/usage.md."""
+"""Accounts for GPU-hours booked, used, idle and stranded: docs/parts/usage.md."""
 
 from typing import Final
 

@@ -1,10 +1,10 @@
-"""What is answered about GPU-hours: each key once, with an example of it; see `extender.explain.answers`."""
+"""Response bodies about GPU-hours, each key with an example; see `extender.explain.answers`."""
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 By = Literal["namespace", "owner", "model"]
 Source = Literal["auto", "kerf", "prometheus"]
-"""Who is asked."""
+"""Where the figures come from."""
 
 _At = Annotated[float, 1795707645.0]
 

@@ -1,4 +1,4 @@
-"""The process that asks Prometheus one question: it comes on standard input, the answer goes to standard output."""
+"""A process that queries Prometheus: reads a `Question` from standard input, writes an `Answer` to standard output."""
 
 import math
 import os
@@ -15,8 +15,8 @@ from extender.parts.usage.questions import (
     LABELS,
     OF_HOLDERS,
     OF_MODELS,
-    Answer,
-    Question,
+    PrometheusAnswer,
+    PrometheusQuery,
     Step,
     query,
     series_name,
@@ -29,18 +29,18 @@ _NICE: Final = 10
 _NO_HOLDERS: Final = (0.0,) * len(OF_HOLDERS)
 
 
-def _ask(question: Question) -> Answer:
-    """What Prometheus answers, or why it does not."""
+def _ask(question: PrometheusQuery) -> PrometheusAnswer:
+    """The answer of Prometheus, or one that says why there is none."""
     prometheus = Prometheus(question.url, question.access)
     try:
-        return _asked_by_step(prometheus, question) if question.step_s else _asked(prometheus, question)
+        return _steps(prometheus, question) if question.step_s else _totals(prometheus, question)
     except SourceError as error:
-        return Answer(fault=str(error))
+        return PrometheusAnswer(fault=str(error))
     finally:
         prometheus.close()
 
 
-def _asked(prometheus: Prometheus, question: Question) -> Answer:
+def _totals(prometheus: Prometheus, question: PrometheusQuery) -> PrometheusAnswer:
     rows: dict[str, list[float]] = {}
     for number, what in enumerate(OF_HOLDERS):
         for item in prometheus.counted(query(question, what)):
@@ -55,11 +55,11 @@ def _asked(prometheus: Prometheus, question: Question) -> Answer:
         for item in prometheus.counted(query(question, what)):
             if math.isfinite(amount := to_float(item.value[1])):
                 totals[number], known = amount, True
-    return Answer(_most(rows, question), totals) if known else _nothing(question)
+    return PrometheusAnswer(_limited(rows, question), totals) if known else _nothing(question)
 
 
-def _most(rows: dict[str, list[float]], question: Question) -> dict[str, list[float]]:
-    """Not too many rows, and one of all others: authors choose the names of owners."""
+def _limited(rows: dict[str, list[float]], question: PrometheusQuery) -> dict[str, list[float]]:
+    """The `most` rows that booked most; the others are summed as OTHER, as users choose the names of owners."""
     names = sorted(rows, key=lambda name: (-rows[name][0], name))
     kept = {name: rows[name] for name in names[: question.most]}
     if question.by == "namespace":
@@ -70,17 +70,19 @@ def _most(rows: dict[str, list[float]], question: Question) -> dict[str, list[fl
     return kept
 
 
-def _nothing(question: Question) -> Answer:
+def _nothing(question: PrometheusQuery) -> PrometheusAnswer:
     name = series_name("capacity")
-    return Answer(fault=f"{question.url} has no {name} of that time: does it scrape Kerf, and for a minute or more?")
+    return PrometheusAnswer(
+        fault=f"{question.url} has no {name} of that time: has it scraped Kerf for a minute or more?"
+    )
 
 
-def _asked_by_step(prometheus: Prometheus, question: Question) -> Answer:
-    """A value at a time is of the step that ends then."""
+def _steps(prometheus: Prometheus, question: PrometheusQuery) -> PrometheusAnswer:
+    """The counts by step; a sample belongs to the step that ends at its time."""
     step_s, begins = question.step_s, range(question.first, question.last, question.step_s)
     names = (*OF_MODELS, *OF_HOLDERS)
 
-    def told(name: str, by: str = "") -> Iterator[tuple[str, int, float]]:
+    def samples(name: str, by: str = "") -> Iterator[tuple[str, int, float]]:
         for item in prometheus.counted_over(
             step_query(question, name, by), begins[0] + step_s, begins[-1] + step_s, step_s
         ):
@@ -92,41 +94,41 @@ def _asked_by_step(prometheus: Prometheus, question: Question) -> Answer:
     steps = {at: Step(at, min(step_s, max(now - at, 0)), [0.0] * len(names), {}) for at in begins}
     known = set[int]()
     for number, what in enumerate(OF_MODELS):
-        for _, at, amount in told(series_name(what)):
+        for _, at, amount in samples(series_name(what)):
             if at in steps:
                 steps[at].amounts[number] = amount
                 known.add(at)
     for number, what in enumerate(OF_HOLDERS, len(OF_MODELS)):
-        for namespace, at, amount in told(series_name(what), "namespace"):
+        for namespace, at, amount in samples(series_name(what), "namespace"):
             if at in known:
                 steps[at].amounts[number] += amount
                 if what == "booked" and amount:
                     steps[at].booked[namespace] = amount
-    for _, at, seconds in told(COUNTED):
+    for _, at, seconds in samples(COUNTED):
         if at in known:
             steps[at].seconds = seconds
     found = [steps[at] for at in sorted(known)]
-    _tell_apart(found, question.most)
-    return Answer(steps=found) if known else _nothing(question)
+    _limit_namespaces(found, question.most)
+    return PrometheusAnswer(steps=found) if known else _nothing(question)
 
 
-def _tell_apart(steps: Sequence[Step], most: int) -> None:
-    """The namespaces that booked most in all steps, and one of all others."""
+def _limit_namespaces(steps: Sequence[Step], most: int) -> None:
+    """Keep the `most` namespaces that booked most in all steps; sum the others as OTHER."""
     sums: dict[str, float] = {}
     for step in steps:
         for name, amount in step.booked.items():
             sums[name] = sums.get(name, 0.0) + amount
-    told = set(sorted(sums, key=lambda name: (-sums[name], name))[:most])
+    kept = set(sorted(sums, key=lambda name: (-sums[name], name))[:most])
     for step in steps:
-        if rest := [amount for name, amount in step.booked.items() if name not in told]:
-            step.booked = {name: amount for name, amount in step.booked.items() if name in told}
+        if rest := [amount for name, amount in step.booked.items() if name not in kept]:
+            step.booked = {name: amount for name, amount in step.booked.items() if name in kept}
             step.booked[OTHER] = step.booked.get(OTHER, 0.0) + sum(rest)
 
 
 def main() -> None:
-    """Be the process."""
+    """Answer the question on standard input."""
     os.nice(_NICE)
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=PrometheusQuery)
     sys.stdout.buffer.write(msgspec.json.encode(_ask(question)))
 
 

@@ -1,7 +1,7 @@
-"""Soft budgets of GPU-hours by namespace: what was spent of them in a rolling window, and who has to be told.
+"""Soft budgets of GPU-hours by namespace: what was spent in a rolling window, and warnings.
 
-Nobody is refused anything for it. What was booked before this process counted is known where there is a Prometheus to
-be asked; elsewhere the window begins with the process.
+No pod is refused. With a Prometheus, hours booked before this process counted are included; without one, the window
+begins with the process.
 """
 
 import math
@@ -15,9 +15,9 @@ from extender.parts.usage.accounts import MICRO
 HOUR_S: Final = 3600.0
 DAY_S: Final = 86_400.0
 _PARTS: Final = 720
-"""In which the window is kept: an hour each, of 30 days."""
+"""Parts of the window: an hour each for 30 days."""
 _WARNED_AT: Final = (0.8, 1.0)
-"""Parts of a budget; once each for as long as it stays above."""
+"""Fractions of a budget at which a warning is given, once each time they are reached."""
 
 
 class Spent(NamedTuple):
@@ -28,33 +28,33 @@ class Spent(NamedTuple):
 
     @property
     def frac(self) -> float:
-        """Spent part of it; above 1 where it is exceeded, infinite where there was nothing to spend."""
+        """Spent fraction; above 1 if exceeded, infinite if anything is spent of a budget of 0."""
         return self.spent / self.budget if self.budget else math.inf if self.spent > 0 else 0.0
 
 
 @dataclass(eq=False)
 class Budgets:
-    """What namespaces with a budget have booked. Not thread-safe."""
+    """Tracks what the namespaces with a budget have booked. Not thread-safe."""
 
     limits: Mapping[str, float]
     """GPU-hours for a window, by namespace."""
     window_s: float
     _parts: dict[str, deque[tuple[int, float]]] = field(default_factory=dict, init=False)
-    """GPU-hours by part of the window, as far as this process counted."""
+    """GPU-hours counted by this process, by part of the window."""
     _own: dict[str, float] = field(default_factory=dict, init=False)
     """Their sums: GPU-hours in the window."""
     _counted: dict[str, float] = field(default_factory=dict, init=False)
-    """GPU-hours since the start, as they were noted last."""
+    """GPU-hours since the start, as of the last `note`."""
     _noted_s: float = field(default=0.0, init=False)
-    _told: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
-    """What Prometheus told, and what this process had counted by then."""
-    _told_s: float = field(default=0.0, init=False)
+    _from_prometheus: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    """GPU-hours from Prometheus, and those that this process had counted by then."""
+    _from_prometheus_s: float = field(default=0.0, init=False)
     _warned: dict[str, float] = field(default_factory=dict, init=False)
 
     def note(self, booked: Mapping[str, int], wall_s: float) -> None:
-        """So many millionths of GPU-seconds were booked since the start, at this Unix time."""
+        """Record what was booked since the start, in millionths of GPU-seconds, as of a Unix time."""
         self._noted_s, part_s = wall_s, self.window_s / _PARTS
-        number = math.ceil(wall_s / part_s) - 1  # what is booked up to its end is a part's
+        number = math.ceil(wall_s / part_s) - 1  # a part includes its end
         began = (wall_s - self.window_s) / part_s
         for namespace in self.limits:
             hours = booked.get(namespace, 0) / MICRO / HOUR_S
@@ -67,20 +67,20 @@ class Budgets:
                 parts.append((number, more))
             while parts[0][0] + 1 <= began:
                 parts.popleft()
-            oldest, amount = parts[0]  # as much of it as is in the window
+            oldest, amount = parts[0]  # counts by the fraction that is in the window
             self._own[namespace] = sum(one for _, one in parts) - amount * min(max(began - oldest, 0.0), 1.0)
 
-    def told(self, hours: Mapping[str, float]) -> None:
-        """Prometheus tells what was booked in the window."""
-        self._told_s = self._noted_s
-        self._told = {name: (hours.get(name, 0.0), self._counted.get(name, 0.0)) for name in self.limits}
+    def record_prometheus(self, hours: Mapping[str, float]) -> None:
+        """Record what Prometheus has for the window, in GPU-hours."""
+        self._from_prometheus_s = self._noted_s
+        self._from_prometheus = {name: (hours.get(name, 0.0), self._counted.get(name, 0.0)) for name in self.limits}
 
     def spent(self) -> dict[str, Spent]:
-        """How the budgets stand."""
+        """By namespace: its budget and what it spent in the window."""
         return {name: Spent(limit, self._spent(name)) for name, limit in self.limits.items()}
 
     def warnings(self) -> dict[str, str]:
-        """What is new to be said, by namespace."""
+        """By namespace, a message if it has newly reached a warning threshold."""
         found: dict[str, str] = {}
         for name, (budget, spent) in self.spent().items():
             frac = Spent(budget, spent).frac
@@ -94,10 +94,10 @@ class Budgets:
 
     def _spent(self, name: str) -> float:
         own = self._own.get(name, 0.0)
-        if name not in self._told:
+        if name not in self._from_prometheus:
             return own
-        told, counted = self._told[name]
-        # What it told leaves the window by and by: evenly, as far as is known, should it answer no more.
-        gone = min(max(self._noted_s - self._told_s, 0.0) / self.window_s, 1.0)
-        # All that this process counted was booked: a Prometheus that scrapes it for a short time only has told less.
-        return max(own, told * (1 - gone) + self._counted.get(name, 0.0) - counted)
+        hours, counted = self._from_prometheus[name]
+        # If Prometheus stops answering, its last figure leaves the window evenly.
+        expired = min(max(self._noted_s - self._from_prometheus_s, 0.0) / self.window_s, 1.0)
+        # A Prometheus that has scraped Kerf for a short time only has less than this process counted.
+        return max(own, hours * (1 - expired) + self._counted.get(name, 0.0) - counted)

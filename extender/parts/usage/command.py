@@ -1,4 +1,4 @@
-"""`kerf usage`: GPU-hours booked, used and idle, by name or step by step; and pods that are idle now."""
+"""`kerf usage`: GPU-hours booked, used and idle, by name or by step, and the pods that are idle now."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from extender.core.texts import printable
 from extender.parts.usage.answers import By, Source, UsageOverTime, UsageReport
 
 _TIMEOUT_S: Final = 90.0
-"""Prometheus may take a minute over weeks."""
+"""Prometheus may take a minute for a query over weeks."""
 _STEP_COLUMNS: Final = {
     "capacity": "ALL",
     "booked": "BOOKED",
@@ -31,8 +31,8 @@ _AMOUNTS: Final = (*(f"{name}GpuHours" for name in _STEP_COLUMNS), "measuredGpuH
 _DAY_S: Final = 86_400
 _MANY: Final = 10_000
 _MILLION: Final = 1_000_000
-_TOLD: Final = "rows", "totals", "source", "since", "until", "by"
-_TOLD_OF_STEPS: Final = "source", "since", "until", "stepSeconds", "namespaces"
+_KEYS: Final = "rows", "totals", "source", "since", "until", "by"
+_KEYS_OF_STEPS: Final = "source", "since", "until", "stepSeconds", "namespaces"
 
 
 @asks_kerf
@@ -41,42 +41,40 @@ def usage(
     since: Annotated[
         str, typer.Option(help="How far back: 7d, 36h, 90m. Default: since Kerf began to count.", metavar="TIME")
     ] = "",
-    by: Annotated[By, typer.Option(help="What a row is of.")] = "namespace",
-    idle: Annotated[
-        bool, typer.Option("--idle", help="Instead, pods that have GPUs and do nothing with them.")
-    ] = False,
+    by: Annotated[By, typer.Option(help="What to group rows by.")] = "namespace",
+    idle: Annotated[bool, typer.Option("--idle", help="List the pods whose GPUs are idle now instead.")] = False,
     source: Annotated[
-        Source, typer.Option(help="Who is asked: Prometheus where Kerf knows one, Kerf itself, or as is there.")
+        Source, typer.Option(help="Where the figures come from: Prometheus, Kerf itself, or whichever has them.")
     ] = "auto",
     step: Annotated[
-        str, typer.Option(help="Instead of rows by name, one for each step of --since: 1d, 15m.", metavar="TIME")
+        str, typer.Option(help="Show a row for each step of --since instead: 1d, 15m.", metavar="TIME")
     ] = "",
     output: FormOption = Form.TABLE,
 ) -> None:
-    """GPU-hours booked, used and idle. From Prometheus with --since, where Kerf has one; else since Kerf's start."""
+    """GPU-hours booked, used and idle. With --since from Prometheus, if Kerf has one; else since Kerf's start."""
     if step:
         if not since or idle or by != "namespace":
-            fail("--step needs --since, and goes with neither --idle nor --by", USAGE)
+            fail("--step needs --since and can't be combined with --idle or --by", USAGE)
         _show_over_time(kerf, since, step, source, output)
         return
     query = urlencode({"since": since, "by": by, "source": source})
     wrong = f"--since {since}: "
-    told: UsageReport = kerf.ask(
+    report: UsageReport = kerf.ask(
         f"/usage?{query}", None, _TIMEOUT_S, wrong=lambda why: wrong + why.removeprefix("since: ")
     )
-    if note := told.get("note"):
-        echo(f"{note}: this is what Kerf has counted itself since {_time_of(told['since'])}", err=True)
+    if note := report.get("note"):
+        echo(f"{note}: showing what Kerf itself has counted since {_time_of(report['since'])}", err=True)
     if not idle:
-        answer: dict[str, Any] = {name: value for name, value in told.items() if name in _TOLD}
+        answer: dict[str, Any] = {name: value for name, value in report.items() if name in _KEYS}
         show(
             answer,
             output,
-            lambda console: console.print(_picture(told, by)),
-            lambda: as_csv(_columns(by, told), told["rows"]),
+            lambda console: console.print(_picture(report, by)),
+            lambda: as_csv(_columns(by, report), report["rows"]),
         )
         return
-    if (pods := told["idle"]) is None:
-        fail("another replica leads, and it alone knows which pods are idle", FAILED)
+    if (pods := report["idle"]) is None:
+        fail("another replica leads, and only the leader knows which pods are idle", FAILED)
     answer = {"rows": pods["items"], "totals": {name: value for name, value in pods.items() if name != "items"}}
     show(
         answer,
@@ -90,19 +88,19 @@ _IDLE_COLUMNS = "pod", "owner", "node", "gpus", "idleSeconds"
 _HOURS = "bookedGpuHours", "usedGpuHours", "idleGpuHours", "measuredGpuHours"
 
 
-def _columns(by: By, told: UsageReport) -> Sequence[str]:
-    """The columns of all rows."""
+def _columns(by: By, report: UsageReport) -> Sequence[str]:
+    """The keys of a row, in order."""
     names = ("namespace", "owner") if by == "owner" else (by,)
-    budgets = ("budgetGpuHours", "budgetSpentGpuHours") if told.get("budgets") else ()
+    budgets = ("budgetGpuHours", "budgetSpentGpuHours") if report.get("budgets") else ()
     return (*names, *_HOURS, *budgets)
 
 
-def _picture(told: UsageReport, by: By) -> Group:
-    totals, budgets = told["totals"], told.get("budgets") or {}
-    whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf, since it began to count"
+def _picture(report: UsageReport, by: By) -> Group:
+    totals, budgets = report["totals"], report.get("budgets") or {}
+    source = "by Prometheus" if report["source"] == "prometheus" else "by Kerf, since it began to count"
     capacity = totals["capacityGpuHours"]
     head = Text(
-        f"GPU-hours from {_time_of(told['since'])} to {_time_of(told['until'])} ({whose})\n"
+        f"GPU-hours from {_time_of(report['since'])} to {_time_of(report['until'])} ({source})\n"
         f"{_hours(capacity)} GPU-hours available: {_part(totals['bookedGpuHours'], capacity)} booked, "
         f"{_part(totals['freeGpuHours'], capacity)} free, {_part(totals['strandedGpuHours'], capacity)} stranded, "
         f"{_part(totals['sickGpuHours'], capacity)} out of use"
@@ -111,13 +109,13 @@ def _picture(told: UsageReport, by: By) -> Group:
     table = columns(*names, ">BOOKED", ">USED", ">IDLE")
     if budgets:
         table.add_column("BUDGET", justify="right", no_wrap=True)
-    for row in told["rows"]:
+    for row in report["rows"]:
         table.add_row(*_line(row, by, with_budgets=bool(budgets)))
-    idle = told["idle"]
+    idle = report["idle"]
     foot = (
         [Text(f"{idle['pods']} pods with {idle['gpus']:g} GPUs are idle now (--idle)")] if idle and idle["pods"] else []
     )
-    return Group(head, table if told["rows"] else Text("nothing was booked"), *foot)
+    return Group(head, table if report["rows"] else Text("nothing was booked"), *foot)
 
 
 def _line(row: Mapping[str, Any], by: By, *, with_budgets: bool) -> list[str]:
@@ -145,7 +143,7 @@ def _budget(row: Mapping[str, Any]) -> str:
 def _idle_picture(idle: Mapping[str, Any]) -> Group:
     after = f"{idle['afterSeconds'] / 60:g} min"
     if not idle["items"]:
-        return Group(Text(f"no pod has been idle for {after}, as far as telemetry tells"))
+        return Group(Text(f"no pod has been idle for {after}, according to telemetry"))
     table = columns("POD", "OWNER", "NODE", ">GPUS", ">IDLE")
     for item in idle["items"]:
         names = (escape(printable(item[name])) for name in ("pod", "owner", "node"))
@@ -156,38 +154,38 @@ def _idle_picture(idle: Mapping[str, Any]) -> Group:
 
 
 def _show_over_time(kerf: Kerf, since: str, step: str, source: Source, form: Form) -> None:
-    """Ask, and print the answer; ends the command where there is none."""
+    """Query and print the steps; ends the command if there is no answer."""
     query = urlencode({"since": since, "step": step, "source": source})
-    told: UsageOverTime = kerf.ask(f"/usage/over-time?{query}", None, _TIMEOUT_S, wrong=lambda why: f"--{why}")
-    if note := told.get("note"):
-        began = f" since {_time_of(told['knownSince'])}" if told["knownSince"] else ""
-        echo(f"{note}: this is what Kerf has counted itself{began}", err=True)
-    rows: Sequence[Mapping[str, Any]] = told["steps"]
+    answer: UsageOverTime = kerf.ask(f"/usage/over-time?{query}", None, _TIMEOUT_S, wrong=lambda why: f"--{why}")
+    if note := answer.get("note"):
+        began = f" since {_time_of(answer['knownSince'])}" if answer["knownSince"] else ""
+        echo(f"{note}: showing what Kerf itself has counted{began}", err=True)
+    rows: Sequence[Mapping[str, Any]] = answer["steps"]
     totals = {name: round(sum(row[name] for row in rows), 6) for name in _AMOUNTS}
     dated = [{**row, "from": datetime.fromtimestamp(row["at"], UTC).isoformat()} for row in rows]
     show(
-        {"rows": rows, "totals": totals} | {name: value for name, value in told.items() if name in _TOLD_OF_STEPS},
+        {"rows": rows, "totals": totals} | {name: value for name, value in answer.items() if name in _KEYS_OF_STEPS},
         form,
-        lambda console: console.print(_steps_picture(told)),
+        lambda console: console.print(_steps_picture(answer)),
         lambda: as_csv(("from", "seconds", *_AMOUNTS), dated),
     )
 
 
-def _steps_picture(told: UsageOverTime) -> Group:
-    whose = "by Prometheus" if told["source"] == "prometheus" else "by Kerf itself"
-    head = Text(f"GPU-hours from {_time_of(told['since'])} to {_time_of(told['until'])} ({whose}); times are UTC")
-    date = "%m-%d %H:%M" if told["stepSeconds"] % _DAY_S else "%Y-%m-%d"
+def _steps_picture(answer: UsageOverTime) -> Group:
+    source = "by Prometheus" if answer["source"] == "prometheus" else "by Kerf itself"
+    head = Text(f"GPU-hours from {_time_of(answer['since'])} to {_time_of(answer['until'])} ({source}); times are UTC")
+    date = "%m-%d %H:%M" if answer["stepSeconds"] % _DAY_S else "%Y-%m-%d"
     table = columns("|FROM", *(f">{name}" for name in _STEP_COLUMNS.values()))
-    steps: Sequence[Mapping[str, Any]] = told["steps"]
+    steps: Sequence[Mapping[str, Any]] = answer["steps"]
     for row in steps:
         unknown = () if row["measuredGpuHours"] > 0 else ("used", "idle")
         cells = ("-" if name in unknown else _short(row[f"{name}GpuHours"]) for name in _STEP_COLUMNS)
         table.add_row(datetime.fromtimestamp(row["at"], UTC).strftime(date), *cells)
-    return Group(head, table if told["steps"] else Text("nothing was counted"))
+    return Group(head, table if answer["steps"] else Text("nothing was counted"))
 
 
 def _short(amount: float) -> str:
-    """In as many characters as fit seven times on a narrow terminal."""
+    """An amount that is short enough for seven columns on a narrow terminal."""
     if amount >= _MILLION:
         return f"{amount / _MILLION:,.2f}M"
     return f"{amount:,.0f}" if amount >= _MANY else _hours(amount)
@@ -204,5 +202,5 @@ def _hours(amount: float) -> str:
 
 
 def _part(part: float, whole: float) -> str:
-    """`12 %`, or `-` of nothing."""
+    """`12 %`, or `-` if `whole` is 0."""
     return f"{100 * part / whole:.0f} %" if whole else "-"

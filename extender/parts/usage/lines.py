@@ -1,19 +1,19 @@
-"""Lines of an account: one for each namespace, owner and GPU model, and no more than so many.
+"""Lines of an account: one for each namespace, owner and GPU model, bounded.
 
-Authors choose the names of owners, and some those of namespaces. Nobody gets more than a part of the lines; who finds
-none counts under OTHER of his namespace. There is room for these beside the lines of owners, so that busy namespaces
-take nobody's name; where that is full too, who finds none counts under OTHER of all.
+Users choose the names of owners, and some those of namespaces, so a namespace gets only a share of the lines. Owners
+beyond it count under OTHER of their namespace. These lines have separate room, so that busy namespaces displace no
+other; beyond that too, owners count under OTHER of all namespaces.
 """
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 OTHER: Final = "(other)"
-"""No namespace is called so, and no owner."""
+"""No valid name of a namespace or an owner."""
 
 
 class Key(NamedTuple):
-    """What a line is of."""
+    """Identifies a line."""
 
     namespace: str
     owner: str
@@ -22,25 +22,25 @@ class Key(NamedTuple):
 
 @dataclass(eq=False)
 class Lines:
-    """Keys by number. Numbers of lines that were closed are used again."""
+    """Lines by number. Numbers of closed lines are reused."""
 
     most: int
-    """Lines of owners. Beside them half as many of namespaces' OTHER, and for each GPU model one of OTHER of all."""
+    """Most lines of owners. Besides, half as many of namespaces' OTHER, and one of OTHER for each GPU model."""
     most_each: int
-    """Lines of owners of a namespace."""
+    """Most lines of owners of a namespace."""
     always: frozenset[str] = frozenset()
-    """Namespaces that get lines of their own however many there are."""
+    """Namespaces that always get lines."""
     keys: list[Key | None] = field(default_factory=list, init=False)
     _number_of: dict[Key, int] = field(default_factory=dict, init=False)
     _of_namespace: dict[str, int] = field(default_factory=dict, init=False)
-    """Lines of owners."""
+    """Lines of owners by namespace."""
     _num_of_owners: int = field(default=0, init=False)
     _free: list[int] = field(default_factory=list, init=False)
     opened: list[int] = field(default_factory=list, init=False)
-    """Numbers opened since somebody took these."""
+    """Numbers of lines opened since the list was last cleared."""
 
     def number(self, key: Key) -> int:
-        """The line that a key counts on, opened if need be."""
+        """The line that a key counts on, opened if necessary."""
         for candidate in (key, Key(key.namespace, OTHER, key.gpu_model)):
             if (known := self._number_of.get(candidate)) is not None:
                 return known
@@ -51,7 +51,7 @@ class Lines:
         return self._open(rest) if known is None else known
 
     def close(self, number: int) -> None:
-        """Give up a line; whoever comes back to it begins another."""
+        """Close a line; its key opens a new one if it is used again."""
         key = self.keys[number]
         if key is not None:
             self.keys[number] = None

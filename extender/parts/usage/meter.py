@@ -1,10 +1,9 @@
-"""The meter: looks at what is booked every few seconds while this process leads, and counts.
+"""The meter: samples bookings every few seconds while this process leads, and counts GPU-hours.
 
-Time counts once, whoever leads: up to the last renewal of the lease that succeeded, and for a successor from the last
-one that it saw another process make. What was booked in between two leaders is counted by what the successor's ledger
-shows.
+All time is counted exactly once: a leader counts up to its last successful renewal of the lease, its successor from the
+last renewal that it saw. Time between two leaders is counted with the successor's bookings.
 
-Pods that have GPUs and do nothing with them: for how long.
+Also tracks for how long pods have been idle.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from extender.explain.holders import Closed, Holders
 from extender.explain.rates import CAPACITY, FREE, SICK, STRANDED, Occupants, Rates
 from extender.explain.stranded import Stranding, unusable_of
 from extender.kube.background import Background, give_way, repeat
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.ledger.ledger import Ledger
 from extender.parts.usage.accounts import Accounts, Rate
 from extender.parts.usage.lines import Key
@@ -31,8 +30,8 @@ from extender.parts.usage.timeline import Timeline
 _NEARLY: Final = 0.95
 _MOSTLY: Final = 0.8
 _ALL: Final = 0.999
-"""Parts of what Prometheus tells of all of a time: some seconds are lost when another takes the lead, and no load is
-known until telemetry is read anew."""
+"""Fractions of a time that Prometheus must have: some seconds are lost at a failover, and no load is known until the
+new leader has read telemetry."""
 
 
 class _IdlePod(NamedTuple):
@@ -49,23 +48,23 @@ class _IdlePod(NamedTuple):
 
 @dataclass(eq=False)
 class _IdleTimes:
-    """Since when holders are idle, as far as telemetry tells. Not thread-safe."""
+    """Since when holders have been idle, according to telemetry. Not thread-safe."""
 
     holders: Holders
     _since_s: Floats
-    """(U,) by number, inf where it is not idle."""
+    """(U,) by holder number, monotonic; inf if not idle."""
     _milli: Longs
-    """(U,) booked."""
+    """(U,) booked GPU milli by holder number."""
 
     @classmethod
     def none(cls, holders: Holders) -> "_IdleTimes":
-        """Nobody is, as far as is known."""
+        """No holder is known to be idle."""
         return cls(holders, np.zeros(0), np.zeros(0, np.int64))
 
     def note(self, rates: Rates, fresh: list[int], now: float) -> None:
-        """These are the rates from now on; `fresh` are numbers that are other holders' since the last time.
+        """Apply new rates; `fresh` are numbers that were reassigned to new holders.
 
-        A pod of which nothing is known for a while begins anew: nobody can say that it did nothing.
+        The idle time of a pod without telemetry for a while starts over, as it may have worked meanwhile.
         """
         width = len(rates.idles)
         since = np.append(self._since_s, np.full(max(width - len(self._since_s), 0), np.inf))[:width]
@@ -75,17 +74,20 @@ class _IdleTimes:
         self._milli = rates.booked
 
     def forget(self) -> None:
-        """Others look after it from now on."""
+        """Reset all idle times, as another process leads."""
         self._since_s[:] = np.inf
 
     def recall(self, rows: Mapping[str, Sequence[float]], window_s: float, now: float) -> None:
-        """What others saw who led before: rows are GPU-seconds booked, used, measured and idle in a time up to now, by
-        `namespace/owner`. An owner who had all the GPUs that it has now for all of that time, and of whose loads nobody
-        saw one that was more than idle, has pods that are idle for so long, unless they are at work now."""
+        """Take over idle times from before this process led.
+
+        `rows` are GPU-seconds booked, used, measured and idle in the last `window_s`, by `namespace/owner`. If an owner
+        held its present GPUs for all of that time, and they were idle whenever measured, its pods count as idle for
+        that long unless they are busy now.
+        """
         of_owner: dict[str, list[int]] = {}
         for number in np.flatnonzero(self._milli).tolist():
             if (holder := self.holders.at(number)) is not None:
-                of_owner.setdefault("/".join(holder.who), []).append(number)
+                of_owner.setdefault("/".join(holder.ownership), []).append(number)
         for name, numbers in of_owner.items():
             booked, _, measured, idle = rows.get(name, (0.0, 0.0, 0.0, 0.0))
             whole = window_s * int(self._milli[numbers].sum()) / WHOLE_MILLI
@@ -94,8 +96,8 @@ class _IdleTimes:
                 self._since_s[numbers] = np.where(np.isfinite(since), np.minimum(since, now - window_s), since)
 
     def seconds(self, now: float, width: int) -> Floats:
-        """(U,) for how long each of so many holders has been idle; NaN for those that are not, or that were given their
-        numbers since the last note."""
+        """(`width`,) seconds that each holder has been idle; NaN if it is not, or if its number is new since the last
+        `note`."""
         found = np.full(width, np.nan)
         known = min(width, len(self._since_s))
         idle = now - self._since_s[:known]
@@ -104,13 +106,13 @@ class _IdleTimes:
         return found
 
     def pods(self, now: float, after_s: float) -> Iterator[_IdlePod]:
-        """Those that have been idle for so long, the longest first."""
+        """Pods that have been idle for `after_s` seconds or longer, the longest first."""
         numbers = np.flatnonzero(self.seconds(now, len(self._since_s)) >= after_s)
         for number in numbers[np.argsort(self._since_s[numbers], kind="stable")].tolist():
             holder = self.holders.at(number)
             if holder is not None:
                 idle_s, gpus = now - float(self._since_s[number]), int(self._milli[number]) / WHOLE_MILLI
-                yield _IdlePod(holder.name, *holder.who, holder.node, gpus, idle_s)
+                yield _IdlePod(holder.name, *holder.ownership, holder.node, gpus, idle_s)
 
 
 _IDLE_BELOW_FRAC: Final = 0.05
@@ -120,32 +122,32 @@ _MIX_EVERY_S: Final = 300.0
 _FIRST_S: Final = 0.5
 _FORGET_EVERY_S: Final = 300.0
 _MAX_REPORT: Final = 2000
-"""Lines of the report since the start: it is told in 20 ms."""
+"""Lines of the report since the start; it is built in 20 ms."""
 _MAX_GROUPS: Final = 20_000
 _S: Final = 1000  # ms
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What the meter goes by."""
+class MeterInputs:
+    """Inputs of the meter."""
 
     ledger: Ledger
-    led: Callable[[], Led]
-    """For how long this process has led for certain."""
+    led: Callable[[], LeadTime]
+    """The time for which this process has certainly led."""
     standby: Callable[[], str]
-    """Who leads instead of this process, "" while it leads itself."""
+    """Who leads instead of this process, "" while it leads."""
     fault: Callable[[], str]
-    """Why the ledger is not to be gone by now, "" when it is."""
+    """Why the ledger can't be relied on now, "" if it can."""
     mix: Callable[[Cluster], Mix]
-    """Of pods that ask for GPUs, as they are expected."""
+    """The expected mix of GPU pods."""
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
 
 
 class Meter(Background):
-    """Runs from `start` to `stop`."""
+    """Counts GPU-hours, from `start` to `stop`."""
 
-    def __init__(self, wanted: UsageSettings, sight: Sight) -> None:
+    def __init__(self, wanted: UsageSettings, sight: MeterInputs) -> None:
         super().__init__("meter", needed=False)
         self.wanted, self._sight = wanted, sight
         self.holders = Holders(sight.ledger)
@@ -154,42 +156,42 @@ class Meter(Background):
         self.timeline = Timeline()
         self.idle = _IdleTimes.none(self.holders)
         self.since: float | None = None
-        """Unix time from which on something was counted, None before."""
+        """Unix time from which on GPU-hours are counted, None before."""
         self.rates: Rates | None = None
-        """As they were last; None before, and where others lead."""
+        """The latest rates; None before the first, and while another process leads."""
         self.stranding: Stranding | None = None
-        """What tells how much is stranded; None as of `rates`."""
+        """Computes stranded GPUs; None if `rates` is."""
         self.tenure = ""
-        """In which it counted last, as of `Led`."""
+        """`LeadTime.tenure` in which it counted last."""
         self._began = float("inf")
         self._forgot_at = float("-inf")
         self._tables: tuple[float, tuple[int, int], Mix, FragmentTables] | None = None
         self._group_of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
-        """(U,) by number."""
+        """(U,) group by holder number."""
         self._lines_of_groups: list[tuple[int, int]] = []
-        """Lines of the report and of the series that a group counts on."""
+        """Lines of the report and of the series that each group counts on."""
         self._group_at: dict[tuple[int, int], int] = {}
         self._seen: tuple[object, ...] = ()
         self._rate: Rate | None = None
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start, in the running event loop."""
         self._began = min(self._began, self._sight.clock())
         super().start()
 
     async def run(self) -> None:
-        while self.since is None:  # from the first moment on
+        while self.since is None:  # begin counting as soon as possible
             await asyncio.sleep(min(_FIRST_S, self.wanted.every_s))
             await self.tick()
         await repeat(self.tick, self.wanted.every_s, "counting GPU-hours")
 
     @property
     def idle_after_s(self) -> float:
-        """As of `CountsGpuHours`."""
+        """See `CountsGpuHours`."""
         return self.wanted.idle_after_s
 
     def idle_s(self, now: float, num_holders: int) -> Floats:
-        """As of `CountsGpuHours`."""
+        """See `CountsGpuHours`."""
         return self.idle.seconds(now, num_holders)
 
     @property
@@ -198,16 +200,16 @@ class Meter(Background):
         return int(self._sight.clock() * _S)
 
     def nodes(self, most: int) -> Iterator[tuple[str, dict[str, float]]]:
-        """GPUs of nodes by state: those with GPUs out of use first, then by name; nothing while others lead.
+        """GPUs by state of up to `most` nodes, those with GPUs out of use first, then by name.
 
-        Where somebody has cordoned a node those are told apart: he knows, and nothing is broken.
+        Unbooked GPUs of a cordoned node are `cordoned` instead of `sick`. Yields nothing while another process leads.
         """
         rates = self.rates
         if rates is None:
             return
         known = [(name, row) for name, row in self.occupants.names() if row < rates.of_nodes.shape[1]]
-        sick = rates.of_nodes[SICK]
-        for name, row in sorted(known, key=lambda item: not sick[item[1]])[:most]:
+        out_of_use = rates.of_nodes[SICK]
+        for name, row in sorted(known, key=lambda item: not out_of_use[item[1]])[:most]:
             capacity, free, stranded, out = rates.of_nodes[:, row].tolist()
             cordoned = out if self.holders.closed(name) is Closed.CORDONED else 0
             states = {"booked": capacity - free - stranded - out, "free": free, "stranded": stranded}
@@ -215,7 +217,7 @@ class Meter(Background):
             yield name, {state: milli / WHOLE_MILLI for state, milli in states.items()}
 
     async def tick(self) -> None:
-        """Count what is certain, and look at what is booked now."""
+        """Count the time that was certainly led, and sample what is booked now."""
         now, led = self._sight.clock(), self._sight.led()
         if led.tenure == self.tenure:
             await self._count(int(min(now, max(led.until, 0.0)) * _S))
@@ -224,11 +226,11 @@ class Meter(Background):
             self.rates = self._rate = self.stranding = None
             return
         if self._sight.fault():
-            return  # what was known last goes on to count
+            return  # counting continues with the last known rates
         if led.tenure != self.tenure:
             self.tenure = led.tenure
             since = max(led.since, self._began)
-            self.cut()  # what was counted before is of that time
+            self.cut()  # close the step of the previous tenure
             self.timeline.align(int(now * _S), self._sight.wall_clock())
             self.accounts.begin(int(since * _S))
             if self.since is None:
@@ -247,16 +249,16 @@ class Meter(Background):
         for done, at_ms in enumerate(self.timeline.bounds(self.accounts.until_ms, until_ms), 1):
             self.accounts.count(at_ms)
             self.cut()
-            if done % _MINUTES_AT_ONCE == 0:  # it has slept for long
+            if done % _MINUTES_AT_ONCE == 0:  # only after a long pause of the process
                 await give_way()
         self.accounts.count(until_ms)
 
     def cut(self) -> None:
-        """Write down in the timeline what was counted up to now."""
+        """Add what was counted since the last cut to the timeline."""
         self.timeline.cut(self.accounts.until_ms, self.accounts.sums())
 
     async def _expected(self, cluster: Cluster, now: float) -> tuple[Mix, FragmentTables]:
-        """The pods that are expected; worked out aside, now and then."""
+        """The expected mix of pods and its tables; recomputed in a thread every `_MIX_EVERY_S`."""
         shape = len(cluster.models), cluster.gpu_model.shape[1]
         if self._tables is None or self._tables[1] != shape or now - self._tables[0] > _MIX_EVERY_S:
             mix = self._sight.mix(cluster)
@@ -264,7 +266,7 @@ class Meter(Background):
         return self._tables[2], self._tables[3]
 
     def _rate_in(self, cluster: Cluster, mix: Mix, tables: FragmentTables, now: float) -> Rate:
-        """The rates now; the same object where nothing has changed."""
+        """The rates now; the same object if nothing has changed."""
         seen = cluster.version, self.occupants.version, id(tables)
         if self._rate is not None and seen == self._seen:
             return self._rate
@@ -277,7 +279,7 @@ class Meter(Background):
         left = rates.of_nodes[FREE] + rates.of_nodes[STRANDED]
         self.stranding = Stranding.of(cluster, mix, tables, rates.of_nodes[CAPACITY], left)
         self.idle.note(rates, fresh, now)
-        # Of all holders: who has nothing for a while, as its node is gone, comes back to the line that it had.
+        # Includes holders whose node is gone for a while, so that they keep their lines.
         live = np.flatnonzero(np.bincount(self._group_of[:width][self.holders.given()], minlength=num_groups))
         self._seen = seen
         self._rate = Rate(
@@ -289,7 +291,7 @@ class Meter(Background):
         return self._rate
 
     def _assign_groups(self) -> list[int]:
-        """Find the lines of new holders, and of those whose model is another now; returns the numbers of new ones."""
+        """Assign new holders, and those whose GPU model changed, to lines; returns the numbers of new holders."""
         fresh, width = list(dict.fromkeys(self.holders.fresh)), self.holders.num_numbers
         to_assign = dict.fromkeys([*fresh, *self.occupants.renamed])
         self.holders.fresh.clear()
@@ -300,7 +302,7 @@ class Meter(Background):
         for number in to_assign:
             holder = self.holders.at(number)
             if holder is not None:
-                key = Key(*holder.who, self.occupants.model_of(holder.node))
+                key = Key(*holder.ownership, self.occupants.model_of(holder.node))
                 lines = self.accounts.report.number(key), self.accounts.series.number(key)
                 group = self._group_at.setdefault(lines, len(self._lines_of_groups))
                 if group == len(self._lines_of_groups):
@@ -309,12 +311,12 @@ class Meter(Background):
         return fresh
 
     def _renumber_groups(self) -> None:
-        """Forget groups that nobody is in."""
+        """Drop groups without holders."""
         used, self._group_of = np.unique(self._group_of, return_inverse=True)
         self._lines_of_groups = [self._lines_of_groups[group] for group in used.tolist()]
         self._group_at = {lines: group for group, lines in enumerate(self._lines_of_groups)}
 
 
 def _summed(values: Longs, line: npt.NDArray[np.integer], num_lines: int) -> Longs:
-    """(K, L) sums of (K, X) values by the line of each; exact, for they are far below 2**53."""
+    """(K, L) sums of (K, X) values by line; exact, as they are far below 2**53."""
     return np.stack([np.bincount(line, row, num_lines) for row in values]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Metrics of GPU-hours: counters that the leader alone moves, and what is idle or over its budget now."""
+"""Metrics of GPU-hours: counters that only the leader advances, idle pods and budgets."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,25 +15,25 @@ from extender.parts.usage.report import Usage
 
 _HELP_OF_HOLDERS: Final = {
     "booked": "GPU-seconds booked by pods with a node.",
-    "used": "Booked GPU-seconds times the load of the GPUs, where it is known.",
+    "used": "Booked GPU-seconds times the load of the GPUs, if known.",
     "measured": "Booked GPU-seconds of GPUs with known load.",
     "idle": "Booked GPU-seconds of GPUs with hardly any load.",
 }
 _HELP_OF_MODELS: Final = {
     "capacity": "GPU-seconds of all GPUs.",
-    "free": "GPU-seconds that nobody had booked and that expected pods could have used.",
-    "stranded": "Free GPU-seconds that the next pod was expected not to be able to use.",
-    "sick": "GPU-seconds of GPUs out of use that nobody had booked.",
+    "free": "Unbooked GPU-seconds that expected pods could have used.",
+    "stranded": "Unbooked GPU-seconds that the next pod was expected not to be able to use.",
+    "sick": "Unbooked GPU-seconds of GPUs out of use.",
 }
 _MS: Final = 1000
 _MAX_NAMESPACES: Final = 100
-"""With idle pods, that have series of their own."""
+"""Namespaces with separate series of idle pods."""
 _MAX_NODES: Final = 100
-"""Nodes that have metrics of their own: those with GPUs out of use, then the first by name."""
+"""Nodes with series: first those with GPUs out of use, then by name."""
 
 
 def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:
-    """What was counted; of this moment only while this process leads."""
+    """The counters, and while this process leads the gauges."""
     yield from _counters(usage.meter)
     leads = usage.meter.rates is not None
     pods, gpus = defaultdict[str, float](float), defaultdict[str, float](float)
@@ -51,8 +51,8 @@ def gpu_hour_metrics(usage: Usage) -> Iterator[Metric]:
         GaugeMetricFamily, "kerf_budget_gpu_hours", "Soft budget of GPU-hours for the window.", "namespace", limits
     )
     parts = {name: one.frac for name, one in spent.items()}
-    told = "Spent part of the budget; above 1 where it is exceeded, +Inf for anything spent of a budget of 0."
-    yield by_label(GaugeMetricFamily, "kerf_budget_spent_ratio", told, "namespace", parts)
+    text = "Spent fraction of the budget; above 1 if exceeded, +Inf if anything is spent of a budget of 0."
+    yield by_label(GaugeMetricFamily, "kerf_budget_spent_ratio", text, "namespace", parts)
     yield from _nodes(usage.meter)
 
 
@@ -79,7 +79,7 @@ def _counters(meter: Meter) -> Iterator[Metric]:
 
 
 def _nodes(meter: Meter) -> Iterator[Metric]:
-    """What is booked node by node, as far as there are not too many."""
+    """GPUs by state of up to `_MAX_NODES` nodes."""
     family = GaugeMetricFamily("kerf_node_gpus", "GPUs of a node, by state.", labels=["node", "state"])
     for name, figures in meter.nodes(_MAX_NODES):
         for state, gpus in figures.items():

@@ -1,4 +1,4 @@
-"""Usage over time: step by step, from the timeline of this process or from Prometheus."""
+"""Usage over time, step by step, from this process's timeline or from Prometheus."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -10,17 +10,18 @@ from extender.parts.usage.report import NO_PROMETHEUS, Usage, totals_of
 from extender.parts.usage.steps import Span, by_names, names_told
 
 _DIGITS: Final = 6
-"""Of GPU-hours: a thousandth of a GPU for some seconds is told."""
+"""Of GPU-hours; enough for a thousandth of a GPU for some seconds."""
 _WHOLE: Final = 0.98
+"""Fraction of the time that must be counted."""
 _LATE_S: Final = 60.0
-"""What was counted last may be told so much later."""
+"""Delay with which the last counts may appear."""
 
 
 async def over_time(usage: Usage, span: Span, source: Source) -> UsageOverTime:
-    """What was counted in each step: by this process if it has counted for all of that time, else by Prometheus where
-    there is one; and if that has no answer, by this process since it began.
+    """The counts of each step: from this process if it has counted for all of the time, else from Prometheus, and if
+    that has no answer from this process since it began.
 
-    `source` is `auto`, `prometheus` or `kerf`: the last two take no other. Raises PastError.
+    With `source` `prometheus` or `kerf` there is no fallback to the other. Raises PastError.
     """
     wall_s, standby, note = usage.wall_clock(), usage.standby(), ""
     own = None if standby or source == "prometheus" else _own(usage, span, wall_s)
@@ -33,28 +34,28 @@ async def over_time(usage: Usage, span: Span, source: Source) -> UsageOverTime:
             except PastError as error:
                 note = str(error)
             else:
-                return _told("prometheus", usage, span.step_s, steps)
+                return _answer("prometheus", usage, span.step_s, steps)
     if own is None:
         raise PastError(note if source == "prometheus" else standby)
-    told = _told("kerf", usage, *own)
+    answer = _answer("kerf", usage, *own)
     if note:
-        told["note"] = note
-    return told
+        answer["note"] = note
+    return answer
 
 
 def _own(usage: Usage, span: Span, wall_s: float) -> tuple[int, list[Step]]:
-    """The length of a step, which may be longer than asked for, and the steps."""
+    """The length of a step, which may be longer than requested, and the steps."""
     meter = usage.meter
     meter.cut()
     return meter.timeline.steps_since(span.first(wall_s), span.step_s, meter.now_ms, wall_s)
 
 
 def _is_whole(own: tuple[int, Sequence[Step]], span: Span, wall_s: float) -> bool:
-    """Whether it is all that there was: this process has led all the time."""
+    """Whether this process has counted all of the time."""
     return sum(step.seconds for step in own[1]) >= _WHOLE * (wall_s - span.first(wall_s)) - _LATE_S
 
 
-def _told(source: Literal["kerf", "prometheus"], usage: Usage, step_s: int, steps: Sequence[Step]) -> UsageOverTime:
+def _answer(source: Literal["kerf", "prometheus"], usage: Usage, step_s: int, steps: Sequence[Step]) -> UsageOverTime:
     names, now = names_told(steps), usage.wall_clock()
     return {
         "source": source,

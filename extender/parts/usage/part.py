@@ -1,4 +1,4 @@
-"""What counts GPU-hours and answers from that, with its metrics, routes and panel."""
+"""Assembles the usage part: the meter, its metrics, routes and panel of the page."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from extender.api.reads import Reads
 from extender.explain.counting import CountsGpuHours
 from extender.parts.usage.answers import By, Source, UsageOverTime, UsageReport
 from extender.parts.usage.budgets import DAY_S, Budgets
-from extender.parts.usage.meter import Meter, Sight
+from extender.parts.usage.meter import Meter, MeterInputs
 from extender.parts.usage.metrics import gpu_hour_metrics
 from extender.parts.usage.over_time import over_time
 from extender.parts.usage.past import Past
@@ -26,18 +26,18 @@ from extender.telemetry.service import wanted_of
 from extender.telemetry.sources.source import PROMETHEUS
 
 _BUDGET_DAYS: Final = 30
-"""The time up to now that a budget is for."""
-_NOT_TOLD: Final = "Another replica leads, or Prometheus does not answer; gives the reason."
-_SourceParameter = Annotated[Source, Query(description="Who is asked.")]
+"""Rolling window of a budget."""
+_UNAVAILABLE: Final = "Another replica leads, or Prometheus does not answer; gives the reason."
+_SourceParameter = Annotated[Source, Query(description="Where the figures come from.")]
 
-_AskedP = ParamSpec("_AskedP")
+_ParamsP = ParamSpec("_ParamsP")
 _AnswerT = TypeVar("_AnswerT")
 
 
 def build(kernel: Kernel, wanted: UsageSettings) -> Contribution:
-    """A meter that counts while this process leads, and what is asked of it."""
+    """A meter that counts while this process leads, its metrics and routes."""
     base, mix = kernel.base, kernel.rank.mix.counts
-    sight = Sight(
+    sight = MeterInputs(
         ledger=base.ledger,
         led=base.fence.led,
         standby=base.fence.standby,
@@ -64,45 +64,43 @@ def build(kernel: Kernel, wanted: UsageSettings) -> Contribution:
 
 
 def _past(kernel: Kernel, wanted: UsageSettings) -> Past | None:
-    """What asks Prometheus of the past, where one is named."""
+    """Queries the Prometheus of the settings, None if none is configured."""
     telemetry = kernel.settings.telemetry
-    asked = wanted_of(telemetry)
-    url = next(iter(asked.addresses), "") if asked.kind == PROMETHEUS and telemetry.source != "off" else ""
-    return Past(url, asked.access, wanted.matchers, kernel.base.clock, tuple(wanted.budgets)) if url else None
+    source = wanted_of(telemetry)
+    url = next(iter(source.addresses), "") if source.kind == PROMETHEUS and telemetry.source != "off" else ""
+    return Past(url, source.access, wanted.matchers, kernel.base.clock, tuple(wanted.budgets)) if url else None
 
 
 def _install_routes(counted: Usage, reads: Reads) -> None:
-    """GPU-hours, for those who share them out."""
-
-    @reads.get("/usage", {400: "`since` or `by` can't be understood.", 503: _NOT_TOLD})
-    @_refusing
+    @reads.get("/usage", {400: "`since` or `by` is invalid.", 503: _UNAVAILABLE})
+    @_with_errors
     async def usage(
         since: Annotated[str, Query(max_length=16, description="How far back: 7d, 36h. Empty: since the start.")] = "",
-        by: Annotated[By, Query(description="What a row is of.")] = "namespace",
+        by: Annotated[By, Query(description="What to group rows by.")] = "namespace",
         source: _SourceParameter = "auto",
     ) -> UsageReport:
-        """GPU-hours booked, used and idle: in a time up to now by Prometheus, else since the start by this Kerf."""
+        """GPU-hours booked, used and idle: over the last `since` from Prometheus, else since the start of this Kerf."""
         return await counted.report(by, length_of("since", since) if since else None, source)
 
     @reads.get(
         "/usage/over-time",
-        {400: "`since` or `step` can't be understood, or would be too many steps.", 503: _NOT_TOLD},
+        {400: "`since` or `step` is invalid, or would be too many steps.", 503: _UNAVAILABLE},
     )
-    @_refusing
+    @_with_errors
     async def usage_over_time(
         since: Annotated[str, Query(max_length=16, description="How far back: 7d, 36h.")] = "24h",
-        step: Annotated[str, Query(max_length=16, description="Length of a step. Empty: as suits.")] = "",
+        step: Annotated[str, Query(max_length=16, description="Length of a step. Empty: chosen by Kerf.")] = "",
         source: _SourceParameter = "auto",
     ) -> UsageOverTime:
-        """GPU-hours step by step: by this Kerf where it has counted for so long, else by Prometheus."""
+        """GPU-hours step by step: from this Kerf if it has counted for that long, else from Prometheus."""
         return await over_time(counted, span_of(since, step), source)
 
 
-def _refusing(handler: Callable[_AskedP, Awaitable[_AnswerT]]) -> Callable[_AskedP, Awaitable[_AnswerT]]:
-    """A handler whose questions may be wrong, or about a time of which nothing is known."""
+def _with_errors(handler: Callable[_ParamsP, Awaitable[_AnswerT]]) -> Callable[_ParamsP, Awaitable[_AnswerT]]:
+    """The handler, answering 400 to an invalid time and 503 if there are no figures."""
 
     @wraps(handler)
-    async def answer(*args: _AskedP.args, **kwargs: _AskedP.kwargs) -> _AnswerT:
+    async def answer(*args: _ParamsP.args, **kwargs: _ParamsP.kwargs) -> _AnswerT:
         try:
             return await handler(*args, **kwargs)
         except SpanError as error:

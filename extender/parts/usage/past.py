@@ -1,6 +1,6 @@
-"""What was counted in the past, asked of Prometheus: it has what all leaders have counted.
+"""Queries Prometheus for the past counts of all leaders.
 
-In a process of its own, one question at a time: an answer may be large and slow, and so are its libraries.
+Queries run in a separate process, one at a time, as answers may be large and slow and the client's libraries are big.
 """
 
 import asyncio
@@ -12,59 +12,60 @@ from typing import Final
 import msgspec
 
 from extender.children import Child
-from extender.parts.usage.questions import Answer, PastError, Question, Step
+from extender.parts.usage.questions import PastError, PrometheusAnswer, PrometheusQuery, Step
 from extender.parts.usage.steps import Span
 from extender.telemetry.sources.source import Access
 
 _MAX_S: Final = 60.0
 _MAX_WAITING: Final = 4
-_WORTH_S: Final = 30.0
-"""For so long an answer does for whoever asks the same."""
+_FRESH_S: Final = 30.0
+"""Time for which an answer is cached."""
 _MAX_KEPT: Final = 16
+"""Cached answers."""
 _MAX_NAMES: Final = 50
-"""Namespaces told apart step by step."""
+"""Namespaces with separate figures in each step."""
 _SLOW_S: Final = 30.0
-"""Time-out of a query over weeks."""
+"""Timeout of a query over weeks."""
 
 
 @dataclass(eq=False)
 class Past:
-    """Asks one Prometheus."""
+    """Queries one Prometheus."""
 
     url: str
     access: Access
     matchers: str
     clock: Callable[[], float]
     always: Sequence[str] = ()
-    """Namespaces that are told of however little they booked: those with a budget."""
+    """Namespaces that always get a row: those with a budget."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _num_waiting: int = field(default=0, init=False)
-    _kept: dict[tuple[int, str, int], tuple[float, Answer]] = field(default_factory=dict, init=False)
+    _kept: dict[tuple[int, str, int], tuple[float, PrometheusAnswer]] = field(default_factory=dict, init=False)
 
-    async def answer(self, window_s: int, by: str) -> Answer:
-        """What was counted in so many seconds up to now. Raises PastError."""
-        return await self._told((window_s, by, 0), self._question(window_s, by))
+    async def answer(self, window_s: int, by: str) -> PrometheusAnswer:
+        """The counts of the last `window_s` seconds. Raises PastError."""
+        return await self._cached((window_s, by, 0), self._question(window_s, by))
 
     async def steps(self, span: Span, now: float) -> list[Step]:
-        """What was counted step by step up to now, a Unix time. Raises PastError."""
+        """The counts step by step up to `now`, a Unix time. Raises PastError."""
         question = self._question(span.window_s, "namespace")
         question.step_s, question.first = span.step_s, span.first(now)
         question.most = _MAX_NAMES
         question.last = -int(-now // span.step_s) * span.step_s
-        return (await self._told((span.window_s, question.by, span.step_s), question)).steps
+        return (await self._cached((span.window_s, question.by, span.step_s), question)).steps
 
-    def _question(self, window_s: int, by: str) -> Question:
+    def _question(self, window_s: int, by: str) -> PrometheusQuery:
         access = msgspec.structs.replace(self.access, timeout_s=max(self.access.timeout_s, _SLOW_S))
-        return Question(self.url, access, window_s, by, self.matchers, always=list(self.always))
+        return PrometheusQuery(self.url, access, window_s, by, self.matchers, always=list(self.always))
 
-    async def _told(self, key: tuple[int, str, int], question: Question) -> Answer:
+    async def _cached(self, key: tuple[int, str, int], question: PrometheusQuery) -> PrometheusAnswer:
         if self._num_waiting >= _MAX_WAITING:
             raise PastError(f"{_MAX_WAITING} questions are waiting already; try again later")
         self._num_waiting += 1
         try:
             async with self._busy:
                 now = self.clock()
-                self._kept = {asked: kept for asked, kept in self._kept.items() if now - kept[0] < _WORTH_S}
+                self._kept = {old: kept for old, kept in self._kept.items() if now - kept[0] < _FRESH_S}
                 if key in self._kept:
                     return self._kept[key][1]
                 found = await self._ask(question)
@@ -75,7 +76,7 @@ class Past:
         finally:
             self._num_waiting -= 1
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: PrometheusQuery) -> PrometheusAnswer:
         try:
             child = await Child.start(sys.executable, "-m", "extender.parts.usage.asking")
             try:
@@ -83,11 +84,11 @@ class Past:
                     _, printed, _ = await child.finished(msgspec.json.encode(question))
             finally:
                 await child.end()
-            answer = msgspec.json.decode(printed, type=Answer)
+            answer = msgspec.json.decode(printed, type=PrometheusAnswer)
         except TimeoutError:
             raise PastError(f"{self.url}: no answer within {_MAX_S:g} s") from None
         except (OSError, msgspec.DecodeError) as error:
-            raise PastError(f"{self.url} can't be asked: {error}") from None
+            raise PastError(f"{self.url} can't be queried: {error}") from None
         if answer.fault:
             raise PastError(answer.fault)
         return answer

@@ -18,8 +18,8 @@ from extender.parts.usage.steps import AMOUNTS
 logger = logging.getLogger(__name__)
 
 NO_PROMETHEUS: Final = "no Prometheus is configured (setting telemetry.url)"
-_NOT_ASKED: Final = "only Prometheus can tell of a given time, and source=kerf asks none"
-_MAX_IDLE_TOLD: Final = 200
+_NOT_ASKED: Final = "only Prometheus has figures for a given time, and source=kerf does not query it"
+_MAX_IDLE_ITEMS: Final = 200
 _MAX_ON_PAGE: Final = 20
 _DIGITS: Final = 4
 _BUDGETS_EVERY_S: Final = 60.0
@@ -27,33 +27,33 @@ _RECALL_EVERY_S: Final = 30.0
 _RECALL_AFTER_S: Final = 120.0
 _RECALL_TRIES: Final = 5
 _PAST_EVERY: Final = 10
-"""Rounds of budgets from one question to Prometheus to the next."""
+"""Rounds of budgets between two queries to Prometheus."""
 
 
 @dataclass(eq=False)
 class Usage:
-    """What people ask of the meter."""
+    """Builds reports from the meter, the budgets and Prometheus."""
 
     meter: Meter
     budgets: Budgets
     past: Past | None
-    """None where no Prometheus is configured."""
+    """None if no Prometheus is configured."""
     standby: Callable[[], str]
     clock: Callable[[], float]
     wall_clock: Callable[[], float]
     _panel: tuple[int, dict[str, Any]] = field(default=(-1, {}), init=False)
-    """What the page was shown last, and at which time counted."""
+    """The last panel, and the time counted at which it was made."""
 
     async def report(self, by: By, window_s: int | None, source: Source) -> UsageReport:
-        """What was counted: in a time up to now, by Prometheus; else since the start, by this process.
+        """The counts of the last `window_s` from Prometheus, or since the start from this process.
 
-        `source` is `auto`, `prometheus` or `kerf`: the last two take no other. Raises PastError.
+        With `source` `prometheus` or `kerf` there is no fallback to the other. Raises PastError.
         """
         note = ""
         if source == "kerf":
             note = _NOT_ASKED if window_s else ""
         elif not window_s and source == "auto":
-            pass  # since the start: what this process knows
+            pass  # since the start, from this process
         elif self.past is None:
             note = NO_PROMETHEUS
         else:
@@ -64,7 +64,7 @@ class Usage:
                 note = str(error)
             else:
                 until = self.wall_clock()
-                return self._told("prometheus", until - window_s, by, answer.rows, answer.totals)
+                return self._build_report("prometheus", until - window_s, by, answer.rows, answer.totals)
         if source == "prometheus":
             raise PastError(note)
         if why := self.standby():
@@ -80,12 +80,12 @@ class Usage:
             rows[name] = [one + more / MICRO for one, more in zip(row, sums, strict=True)]
         totals = [amount / MICRO for amount in self.meter.accounts.totals()]
         since = self.wall_clock() if self.meter.since is None else self.meter.since
-        told = self._told("kerf", since, by, rows, totals)
+        report = self._build_report("kerf", since, by, rows, totals)
         if note:
-            told["note"] = note
-        return told
+            report["note"] = note
+        return report
 
-    def _told(
+    def _build_report(
         self,
         source: Literal["kerf", "prometheus"],
         since: float,
@@ -93,53 +93,53 @@ class Usage:
         rows: Mapping[str, Sequence[float]],
         totals: Sequence[float],
     ) -> UsageReport:
-        leads = not self.standby()  # only who leads knows what is idle, and what is spent of budgets
+        leads = not self.standby()  # only the leader knows idle pods and budgets
         spent = self.budgets.spent() if leads and by == "namespace" else {}
-        told: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         for name, row in sorted(rows.items(), key=lambda item: (-item[1][0], item[0])):
             line: dict[str, Any] = {by: name} if by != "owner" else _owner(name)
             line |= _hours_of(OF_HOLDERS, row, _DIGITS)
             if name in spent:
                 line |= {"budgetGpuHours": spent[name].budget, "budgetSpentGpuHours": _rounded(spent[name].spent)}
-            told.append(line)
+            lines.append(line)
         sums = [sum(row[number] for row in rows.values()) for number in range(len(OF_HOLDERS))]
         return {
             "source": source,
             "since": round(since, 1),
             "until": round(self.wall_clock(), 1),
             "by": by,
-            "rows": told,
+            "rows": lines,
             "totals": totals_of((*totals, *sums), _DIGITS),
             "budgets": _of_budgets(spent) if leads else None,
             "idle": self.idle() if leads else None,
         }
 
     def idle(self) -> dict[str, Any]:
-        """Pods that have been idle for long; of this moment, whatever the report is of."""
+        """Pods that have been idle for long, as of now, as JSON data."""
         wanted = self.meter.wanted
         found = list(self.meter.idle.pods(self.clock(), wanted.idle_after_s)) if self.meter.rates is not None else []
         items = [
             {"pod": one.pod, "owner": one.owner, "node": one.node, "gpus": one.gpus, "idleSeconds": round(one.idle_s)}
-            for one in found[:_MAX_IDLE_TOLD]
+            for one in found[:_MAX_IDLE_ITEMS]
         ]
         gpus = round(sum(one.gpus for one in found), 3)
         return {"afterSeconds": wanted.idle_after_s, "pods": len(found), "gpus": gpus, "items": items}
 
     def panel(self) -> dict[str, Any]:
-        """What the page shows: namespaces since the start, those that booked most first, and what nobody had."""
+        """JSON data for the page: namespaces since the start, those that booked most first, totals and idle pods."""
         if self.standby():
             return {}
         if self._panel[0] != self.meter.accounts.counted_ms:
-            self._panel = self.meter.accounts.counted_ms, self._made_panel()
+            self._panel = self.meter.accounts.counted_ms, self._build_panel()
         return self._panel[1]
 
-    def _made_panel(self) -> dict[str, Any]:
-        told = self._since_start("namespace", "")
-        rows = [row | _whole(row) for row in told["rows"][:_MAX_ON_PAGE]]
-        rest = len(told["rows"]) - len(rows)
-        now = told["idle"] or self.idle()  # the lead may be lost at any moment
+    def _build_panel(self) -> dict[str, Any]:
+        report = self._since_start("namespace", "")
+        rows = [row | _rounded_hours(row) for row in report["rows"][:_MAX_ON_PAGE]]
+        rest = len(report["rows"]) - len(rows)
+        now = report["idle"] or self.idle()  # leadership may be lost at any moment
         idle = {name: value for name, value in now.items() if name != "items"}
-        return {"since": told["since"], "rows": rows, "more": rest, "totals": told["totals"], "idle": idle}
+        return {"since": report["since"], "rows": rows, "more": rest, "totals": report["totals"], "idle": idle}
 
 
 def _of_budgets(spent: Mapping[str, Spent]) -> dict[str, dict[str, float]]:
@@ -152,13 +152,13 @@ def _owner(name: str) -> dict[str, str]:
 
 
 def _hours_of(names: Sequence[str], seconds: Sequence[float], digits: int) -> dict[str, float]:
-    """GPU-hours by key of an answer, of GPU-seconds by name."""
+    """GPU-hours by JSON key; `seconds` are the GPU-seconds of `names`."""
     amounts = zip(names, seconds, strict=True)
     return {f"{name}GpuHours": round(amount / HOUR_S, digits) for name, amount in amounts}
 
 
 def totals_of(seconds: Sequence[float], digits: int) -> UsageTotals:
-    """GPU-hours of GPU-seconds as of AMOUNTS."""
+    """GPU-hours by JSON key; `seconds` are in the order of AMOUNTS."""
     return cast("UsageTotals", _hours_of(AMOUNTS, seconds, digits))
 
 
@@ -166,13 +166,13 @@ def _rounded(hours: float) -> float:
     return round(hours, _DIGITS)
 
 
-def _whole(row: Mapping[str, Any]) -> dict[str, float]:
-    """To a hundredth: what the page shows is told again when it has changed."""
+def _rounded_hours(row: Mapping[str, Any]) -> dict[str, float]:
+    """GPU-hours rounded to a hundredth, so that the page is sent fewer changes."""
     return {name: round(value, 2) for name, value in row.items() if name.endswith("GpuHours")}
 
 
 class BudgetWatch(Background):
-    """Tells of budgets that are nearly spent, or are; runs from `start` to `stop`."""
+    """Warns of budgets that are spent or nearly so; runs from `start` to `stop`."""
 
     def __init__(self, usage: Usage, events: EventRecorder) -> None:
         super().__init__("budgets", needed=False)
@@ -180,10 +180,10 @@ class BudgetWatch(Background):
         self._rounds = 0
 
     async def run(self) -> None:
-        await repeat(self.round, _BUDGETS_EVERY_S, "looking at budgets")
+        await repeat(self.round, _BUDGETS_EVERY_S, "checking budgets")
 
     async def round(self) -> None:
-        """Look once."""
+        """Check all budgets once."""
         usage = self._usage
         if usage.standby():
             return
@@ -197,7 +197,7 @@ class BudgetWatch(Background):
             except PastError as error:
                 logger.info("budgets: %s", error)
             else:
-                usage.budgets.told({name: row[0] / HOUR_S for name, row in answer.rows.items()})
+                usage.budgets.record_prometheus({name: row[0] / HOUR_S for name, row in answer.rows.items()})
         self._rounds += 1
         for namespace, text in usage.budgets.warnings().items():
             logger.warning("namespace %s: %s", namespace, text)
@@ -205,7 +205,7 @@ class BudgetWatch(Background):
 
 
 class IdleRecall(Background):
-    """Has Prometheus tell who leads anew which pods were idle before; runs from `start` to `stop`."""
+    """Lets a new leader query Prometheus for pods that were idle before; runs from `start` to `stop`."""
 
     def __init__(self, usage: Usage, past: Past) -> None:
         super().__init__("idle times", needed=False)
@@ -213,10 +213,10 @@ class IdleRecall(Background):
         self._tenure, self._asks_at, self._tries = "", 0.0, 0
 
     async def run(self) -> None:
-        await repeat(self.round, _RECALL_EVERY_S, "asking which pods were idle")
+        await repeat(self.round, _RECALL_EVERY_S, "querying past idle times")
 
     async def round(self) -> None:
-        """Ask, once telemetry has told of this moment, and a few times more if there is no answer."""
+        """Query once telemetry has current readings, and a few times more if there is no answer."""
         usage, meter = self._usage, self._usage.meter
         if usage.standby() or meter.rates is None:
             return

@@ -1,4 +1,4 @@
-"""What is counted, and of whom."""
+"""Settings of the usage part."""
 
 from typing import Annotated, Final
 
@@ -19,20 +19,20 @@ class UsageSettings(Section):
     EXPERIMENTAL = frozenset({"every_s"})
 
     enabled: bool = True
-    """Count them. Only the leader does."""
+    """Count GPU-hours; only the leader does."""
     every_s: float = Field(default=5.0, ge=1, le=60)
-    """How often it is looked at what is booked, in seconds; what comes and goes in between is not seen."""
+    """Interval at which bookings are sampled, in seconds; shorter bookings may be missed."""
     idle_after_s: float = Field(default=1800.0, ge=60)
     """Pods whose GPUs have all been idle for this many seconds are listed, counted and alerted on."""
     max_series: int = Field(default=200, ge=10, le=5000)
-    """Most series of each counter of GPU-seconds: pairs of owner and GPU model, a namespace at most a tenth of them.
-    The rest counts as owner `(other)` of its namespace; of these there are at most half as many series more, and what
-    is over counts as of namespace `(other)`."""
+    """Most series of each counter of GPU-seconds: pairs of owner and GPU model, at most a tenth of them for each
+    namespace. Other owners count as `(other)` of their namespace. These are at most half as many series more; beyond
+    that, owners count under namespace `(other)`."""
     budgets: dict[str, Annotated[float, Field(ge=0)]] = {}
-    """Soft budgets by namespace, in GPU-hours booked in the window: `{team-a: 5000}`. Beyond one a warning is given,
-    and no pod is refused."""
+    """Soft budgets by namespace, in GPU-hours booked in 30 days: `{team-a: 5000}`. Kerf warns if one is exceeded and
+    refuses no pod."""
     matchers: Matchers = ""
-    """Label matchers of Kerf's own series in the Prometheus of `telemetry.url`, where it has those of several clusters:
+    """Label matchers of Kerf's series in the Prometheus of `telemetry.url`, needed if it has several clusters':
     `cluster="a"`."""
 
 

@@ -1,4 +1,4 @@
-"""Steps of usage over time: how a length of time is cut into them, and what was counted in each."""
+"""Steps of usage over time: how a duration is divided, and how counts are grouped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -7,35 +7,36 @@ from extender.parts.usage.lines import OTHER
 from extender.parts.usage.questions import OF_HOLDERS, OF_MODELS, Step, seconds_of
 
 AMOUNTS: Final = (*OF_MODELS, *OF_HOLDERS)
-"""What each step has of GPU-seconds, in this order."""
+"""Order of the GPU-seconds of a step."""
 MINUTE_S: Final = 60
 _STEPS_S: Final = (60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 604_800)
-"""Taken where nobody asks for another: they begin with the minutes, hours, days and weeks of UTC."""
-_MOST_UNASKED: Final = 100
+"""Lengths to choose from; steps are aligned to minutes, hours, days and weeks of UTC."""
+_DEFAULT_STEPS: Final = 100
+"""Most steps if the length is chosen by Kerf."""
 _MOST_STEPS: Final = 750
-"""Of an answer."""
-_NUM_TOLD: Final = 5
-"""Namespaces that are told apart; all others are one."""
+"""Most steps of an answer."""
+_NUM_NAMES: Final = 5
+"""Namespaces with separate figures; the others are summed as OTHER."""
 AmountT = TypeVar("AmountT", int, float)
 
 
 class Span(NamedTuple):
-    """A length of time up to now, in steps; both in seconds."""
+    """A duration up to now and the length of its steps, in seconds."""
 
     window_s: int
     step_s: int
 
     def first(self, now: float) -> int:
-        """Unix time at which the step begins in which the length of time does."""
+        """Unix time at which the first step begins, at or before the start of the window."""
         return int((now - self.window_s) // self.step_s) * self.step_s
 
 
 class SpanError(ValueError):
-    """A length of time that can't be understood, or not as a step; says why, the name of the parameter first."""
+    """An invalid duration or step; the message begins with the parameter's name."""
 
 
 def length_of(name: str, text: str) -> int:
-    """Seconds of what a person writes for a parameter, such as `24h`. Raises SpanError."""
+    """Seconds of a parameter's value such as `24h`; `name` is the parameter. Raises SpanError."""
     try:
         return seconds_of(text)
     except ValueError as error:
@@ -43,20 +44,20 @@ def length_of(name: str, text: str) -> int:
 
 
 def span_of(since: str, step: str) -> Span:
-    """Of what a person writes: `24h` and `15m`, or "" for a step that suits. Raises SpanError."""
+    """The span of parameters such as `24h` and `15m`; with step "" a length is chosen. Raises SpanError."""
     window_s = length_of("since", since)
     if not step:
-        return Span(window_s, _suitable(window_s, _MOST_UNASKED))
+        return Span(window_s, _suitable(window_s, _DEFAULT_STEPS))
     step_s = length_of("step", step)
     if step_s % MINUTE_S:
-        raise SpanError(f"step: {step} is no number of whole minutes")
+        raise SpanError(f"step: {step} is not a whole number of minutes")
     if step_s > window_s:
         raise SpanError(f"step: {step} is longer than {since}")
     if window_s // step_s > _MOST_STEPS:
         enough = _suitable(window_s, _MOST_STEPS) // MINUTE_S
         raise SpanError(
-            f"step: {since} in steps of {step} are {window_s // step_s}, and {_MOST_STEPS} is the most: "
-            f"take {enough}m or more"
+            f"step: {since} in steps of {step} is {window_s // step_s} steps, more than {_MOST_STEPS}: "
+            f"use {enough}m or more"
         )
     return Span(window_s, step_s)
 
@@ -66,7 +67,7 @@ def _suitable(window_s: int, most: int) -> int:
 
 
 def grouped(steps: Iterable[Step], step_s: int) -> list[Step]:
-    """Steps, in their order, as longer ones."""
+    """Consecutive steps merged into steps of `step_s`."""
     found: list[Step] = []
     for step in steps:
         at = step.at // step_s * step_s
@@ -89,16 +90,16 @@ def added(one: Mapping[str, AmountT], more: Mapping[str, AmountT]) -> dict[str, 
 
 
 def names_told(steps: Iterable[Step]) -> list[str]:
-    """The namespaces that booked most in all of these steps, and OTHER last where there are more."""
+    """The namespaces that booked most in all steps, and OTHER last if there are more."""
     sums: dict[str, float] = {}
     for step in steps:
         sums = added(sums, step.booked)
     named = sorted((name for name in sums if name != OTHER and sums[name]), key=lambda name: (-sums[name], name))
-    more = len(named) > _NUM_TOLD or sums.get(OTHER, 0) > 0
-    return [*named[:_NUM_TOLD], *([OTHER] if more else [])]
+    more = len(named) > _NUM_NAMES or sums.get(OTHER, 0) > 0
+    return [*named[:_NUM_NAMES], *([OTHER] if more else [])]
 
 
 def by_names(step: Step, names: Sequence[str]) -> list[float]:
-    """GPU-seconds that these booked; those that are not among them are OTHER's."""
+    """GPU-seconds booked by each of `names`; other namespaces count as OTHER."""
     rest = sum(amount for name, amount in step.booked.items() if name not in names)
     return [step.booked.get(name, 0) + (rest if name == OTHER else 0) for name in names]

@@ -1,7 +1,7 @@
-"""The timeline: what was counted minute by minute for a day and an hour, and by quarters of an hour for eight days.
+"""The timeline: counts by minute for 25 hours, and by quarter of an hour for eight days.
 
-It is made of differences between the accounts' own sums, so that each point adds up as they do. It is kept in memory,
-and begins with the process.
+Its points are differences between the accounts' sums, so they add up to these. It is kept in memory and begins with the
+process.
 """
 
 from collections import deque
@@ -20,12 +20,12 @@ _FINE_FOR_S: Final = _DAY_S + 3600
 _COARSE_FOR_S: Final = 8 * _DAY_S
 _MS: Final = 1000
 _MOST_NAMES: Final = 20
-"""Namespaces that a point tells apart; the others that booked less in it count as OTHER."""
+"""Namespaces with separate figures in a point; those that booked less in it count as OTHER."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """What was counted in a step, in whole numbers as of `Sums`."""
+    """The counts of a step, in the units of `Sums`."""
 
     number: int
     counted_ms: int
@@ -35,7 +35,7 @@ class _Counted:
 
 @dataclass(eq=False)
 class _Ring:
-    """The newest steps of a length."""
+    """The newest steps of one length."""
 
     step_s: int
     most: int
@@ -45,64 +45,64 @@ class _Ring:
         self.steps = deque(maxlen=self.most)
 
     def add(self, ended_ms: int, counted_ms: int, amounts: list[int], booked: Mapping[str, int]) -> None:
-        """Something was counted up to a time; none of it in steps before the last that is known."""
+        """Add counts up to a time to its step; counts of earlier steps than the last go to the last."""
         number = (ended_ms - 1) // (self.step_s * _MS)
         if self.steps and self.steps[-1].number >= number:
             last = self.steps[-1]
             last.counted_ms += counted_ms
             last.amounts = [one + more for one, more in zip(last.amounts, amounts, strict=True)]
-            last.booked = _few(added(last.booked, booked))
+            last.booked = _limited(added(last.booked, booked))
         else:
-            self.steps.append(_Counted(number, counted_ms, amounts, _few(booked)))
+            self.steps.append(_Counted(number, counted_ms, amounts, _limited(booked)))
 
 
 class Timeline:
-    """Times are monotonic, in milliseconds, moved so that steps begin where those of the wall clock do.
+    """Keeps steps by monotonic time in milliseconds, offset so that steps align with the wall clock.
 
-    Should that clock be set, the times told of all points move with it. Not thread-safe.
+    If that clock is set, the reported times of all points move with it. Not thread-safe.
     """
 
     def __init__(self) -> None:
         self.fine = _Ring(MINUTE_S, _FINE_FOR_S // MINUTE_S)
         self.coarse = _Ring(_COARSE_S, _COARSE_FOR_S // _COARSE_S)
-        self._moved_ms: int | None = None
-        """To be added to a time."""
-        self._told = Sums.none()
-        """What was counted up to the last cut."""
+        self._offset_ms: int | None = None
+        """Wall clock minus monotonic clock."""
+        self._counted = Sums.none()
+        """The sums at the last cut."""
 
     def align(self, now_ms: int, wall_s: float) -> None:
-        """It is this time by either clock; the first call counts."""
-        if self._moved_ms is None:
-            self._moved_ms = int(wall_s * _MS) - now_ms
+        """Set the offset from the same moment by both clocks; only the first call counts."""
+        if self._offset_ms is None:
+            self._offset_ms = int(wall_s * _MS) - now_ms
 
     def bounds(self, from_ms: int | None, until_ms: int) -> Iterator[int]:
-        """Times after one and up to another at which a minute ends."""
-        if from_ms is None or self._moved_ms is None:
+        """Ends of minutes after `from_ms` and up to `until_ms`."""
+        if from_ms is None or self._offset_ms is None:
             return
         step = MINUTE_S * _MS
-        first = ((from_ms + self._moved_ms) // step + 1) * step - self._moved_ms
+        first = ((from_ms + self._offset_ms) // step + 1) * step - self._offset_ms
         yield from range(first, until_ms + 1, step)
 
     def cut(self, at_ms: int | None, sums: Sums) -> None:
-        """So much was counted up to this time: what was not told yet belongs to the minute that it ends, or is in."""
-        counted_ms = sums.counted_ms - self._told.counted_ms
-        if at_ms is None or self._moved_ms is None or not counted_ms:
+        """Add the counts since the last cut to the step that contains or ends at `at_ms`; `sums` are the new totals."""
+        counted_ms = sums.counted_ms - self._counted.counted_ms
+        if at_ms is None or self._offset_ms is None or not counted_ms:
             return
-        amounts = [now - before for now, before in zip(sums.amounts, self._told.amounts, strict=True)]
-        booked = {name: more for name, now in sums.booked.items() if (more := now - self._told.booked.get(name, 0))}
-        self._told = sums
+        amounts = [now - before for now, before in zip(sums.amounts, self._counted.amounts, strict=True)]
+        booked = {name: more for name, now in sums.booked.items() if (more := now - self._counted.booked.get(name, 0))}
+        self._counted = sums
         for ring in (self.fine, self.coarse):
-            ring.add(at_ms + self._moved_ms, counted_ms, amounts, booked)
+            ring.add(at_ms + self._offset_ms, counted_ms, amounts, booked)
 
     def steps_since(self, since_s: float, step_s: int, now_ms: int, wall_s: float) -> tuple[int, list[Step]]:
-        """From a Unix time on: the length of a step, and the steps.
+        """The length of a step, and the steps from a Unix time on.
 
-        It is the length asked for, or the next of whole quarters of an hour where no minutes are kept for so long.
+        The length is `step_s`, rounded up to a multiple of 15 minutes if minutes are not kept for that long.
         """
         if since_s < wall_s - _FINE_FOR_S:
             step_s = -(-step_s // _COARSE_S) * _COARSE_S
         ring = self.fine if step_s % _COARSE_S else self.coarse
-        moved_s = 0 if self._moved_ms is None else round(wall_s - (now_ms + self._moved_ms) / _MS)
+        moved_s = 0 if self._offset_ms is None else round(wall_s - (now_ms + self._offset_ms) / _MS)
         found = (
             Step(
                 at,
@@ -116,8 +116,8 @@ class Timeline:
         return step_s, grouped(found, step_s)
 
 
-def _few(booked: Mapping[str, int]) -> dict[str, int]:
-    """Not too many namespaces, whoever makes them."""
+def _limited(booked: Mapping[str, int]) -> dict[str, int]:
+    """The `_MOST_NAMES` namespaces that booked most; the others are summed as OTHER."""
     if len(booked) <= _MOST_NAMES:
         return dict(booked)
     most = sorted((name for name in booked if name != OTHER), key=lambda name: (-booked[name], name))

@@ -1,1 +1,1 @@
-"""What the API server asks about pods as they are made: docs/parts/webhook.md."""
+"""Admission webhooks for pods: docs/parts/webhook.md."""

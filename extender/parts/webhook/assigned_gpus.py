@@ -1,13 +1,13 @@
-"""The opt-in webhook: containers of pods that ask for GPUs by annotation or label alone are told which they got.
+"""The opt-in webhook `/mutate`: shows containers of pods that request GPUs only by annotation or label their GPUs.
 
-No device plugin knows of such a request, so nobody gives the container its GPUs. Where nodes have the vendor's plugin,
-and the pod asks for a number of whole GPUs, it is made to request them of the plugin. For all others the vendor's
-container runtime reads an environment variable; the webhook sets it from the assignment annotation by the downward API,
-which the kubelet resolves when the container starts, after the Binding has written the annotation.
+Device plugins don't see such requests. If nodes have the vendor's plugin, and the pod requests a number of whole GPUs,
+the webhook adds a limit of the plugin's resource. Otherwise it sets the environment variable of the vendor's container
+runtime, from the assignment annotation by the downward API. The kubelet resolves it when the container starts, after
+the Binding has written the annotation.
 
-And pods that ask so are marked, whatever else they are told: kube-scheduler asks Kerf, or waits for it, by a resource.
+The webhook also gives such pods the marker resource, by which kube-scheduler calls Kerf or waits for it.
 
-Never in the way: whatever comes is answered with `allowed: true`, with a warning where something was not understood.
+All pods are allowed; errors become warnings.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.api.reviews import Operation, allow, read_creation
-from extender.core.annotations import MARKER, asks_by_word
+from extender.core.annotations import MARKER, requests_by_metadata
 from extender.core.clusters import Cluster
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
 from extender.core.vendors.registry import DEFAULT, DOMAINS
@@ -31,9 +31,9 @@ from extender.plugins.pods import read_pod_request
 
 _VISIBLE_DEVICES: Final = DEFAULT.visible_devices
 _INJECT_LABEL: Final = "kerf.dev/inject"
-"""On a namespace or a pod: "enabled" opts in (the API server looks at it), "disabled" on a pod opts out."""
+"""On a namespace or a pod: "enabled" opts in (by the webhook's selector), "disabled" on a pod opts out."""
 _CONTAINERS: Final = "kerf.dev/gpu-containers"
-"""Names of the containers that get the GPUs, separated by commas; all but init containers unless said."""
+"""Comma-separated names of the containers that get the GPUs; by default all but init containers."""
 
 _VOID: Final = "void"
 _NO_GPU: Final[dict[str, Any]] = {"name": _VISIBLE_DEVICES, "value": _VOID}
@@ -77,16 +77,16 @@ _containers_decoder: Final = Decoder(_Pod)
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What containers are told."""
+    """How containers get their GPUs."""
 
     devices: Devices
     """UUIDS or INDICES."""
     resource: bool = False
-    """Whether whole GPUs are requested of the device plugin instead."""
+    """Whether whole GPUs are requested from the device plugin instead."""
 
 
 def settled(settings: WebhookSettings, cluster: Cluster) -> Injection:
-    """For AUTO by what the cluster tells: an index is always known, a UUID not on every node."""
+    """The settings with AUTO resolved: UUIDs only if the cluster's GPUs all have one, as indices are always known."""
     devices = settings.devices
     if devices is Devices.AUTO:
         known = [all(uuids) for uuids in cluster.gpu_uuids if uuids]
@@ -95,7 +95,7 @@ def settled(settings: WebhookSettings, cluster: Cluster) -> Injection:
 
 
 def mutate(body: bytes, injection: Callable[[], Injection], affinity: AffinityWriter = NO_AFFINITY) -> bytes:
-    """Answer an AdmissionReview; `injection` is asked only where something is injected."""
+    """Answer an AdmissionReview; `injection` is called only if something is injected."""
     request = read_creation(body)
     if isinstance(request, bytes):
         return request
@@ -105,36 +105,36 @@ def mutate(body: bytes, injection: Callable[[], Injection], affinity: AffinityWr
         return allow(request.uid, f"the pod can't be read: {error}")
     marks = mark(pod.metadata, pod.spec)
     try:
-        asks = read_pod_request(pod).gpus
+        gpus = read_pod_request(pod).gpus
     except RequestError as error:
         return allow(request.uid, str(error), patch=marks)
     if (pod.metadata.labels or {}).get(_INJECT_LABEL) == "disabled":
         return allow(request.uid, patch=marks)
     kept, warnings = affinity.patch(pod, request.object)
     marks = [*marks, *kept]
-    if asks is None or asks.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
+    if gpus is None or gpus.unit is not AskedUnit.WHOLE or _served_by_plugin(containers.spec):
         return allow(request.uid, *warnings, patch=marks)
-    how = injection()
+    injected = injection()
     places = list(_places(containers.spec, pod.metadata.annotations or {}, warnings))
-    if how.resource and asks.count and not asks.milli and any(chosen for _, _, chosen in places):
-        patch = list(_request(places, asks, warnings))
+    if injected.resource and gpus.count and not gpus.milli and any(chosen for _, _, chosen in places):
+        patch = list(_request(places, gpus, warnings))
         return allow(request.uid, *warnings, patch=[*patch, *kept])
-    field = _FIELDS[ASSIGNED_UUIDS if how.devices is Devices.UUIDS else ASSIGNED_GPUS]
+    field = _FIELDS[ASSIGNED_UUIDS if injected.devices is Devices.UUIDS else ASSIGNED_GPUS]
     patch = list(_patch(places, field, warnings))
     return allow(request.uid, *warnings, patch=[*patch, *marks])
 
 
 def mark(metadata: objects.Metadata, spec: objects.PodSpec) -> list[Operation]:
-    """What adds the marker to a pod that asks for GPUs by annotation or label alone; none for all others."""
+    """The operation that adds the marker to a pod that requests GPUs only by annotation or label; [] for others."""
     if spec.node_name or is_managed(spec) or not spec.containers:
         return []
-    if not asks_by_word(metadata.annotations or {}, metadata.labels or {}):
+    if not requests_by_metadata(metadata.annotations or {}, metadata.labels or {}):
         return []
     return [_limit("/spec/containers/0", spec.containers[0].resources, MARKER, 1)]
 
 
 def _served_by_plugin(spec: _Spec) -> bool:
-    """Whether some device plugin or driver gives the pod its GPUs: then it also says so to the container."""
+    """Whether a device plugin or DRA driver allocates the pod's GPUs, and so shows them to the container."""
     names = {
         name
         for container in (*(spec.containers or ()), *(spec.init_containers or ()))
@@ -147,11 +147,11 @@ def _served_by_plugin(spec: _Spec) -> bool:
 
 
 _Place = tuple[str, _Container, bool]
-"""Path of a container, and whether it is to have the GPUs."""
+"""Path of a container, the container, and whether it gets the GPUs."""
 
 
 def _places(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) -> Iterator[_Place]:
-    """Each container's."""
+    """The place of each container; appends to `warnings`."""
     text = annotations.get(_CONTAINERS, "").strip()
     chosen = {name.strip() for name in text.split(",")} if text else {item.name for item in spec.containers or ()}
     lists = (("containers", spec.containers or []), ("initContainers", spec.init_containers or []))
@@ -163,12 +163,12 @@ def _places(spec: _Spec, annotations: Mapping[str, str], warnings: list[str]) ->
             yield f"/spec/{key}/{index}", container, container.name in chosen
 
 
-def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
-    """The operations by which the first of the chosen containers requests the GPUs of the device plugin, which says to
-    it which they are; the others see none."""
+def _request(places: Sequence[_Place], gpus: GpuRequest, warnings: list[str]) -> Iterator[Operation]:
+    """Operations that make the first of the chosen containers request the GPUs from the device plugin, and hide GPUs
+    from the others."""
     first, *others = (container for _, container, chosen in places if chosen)
     if others:
-        warnings.append(f"the GPUs are container {first.name}'s alone; {_CONTAINERS} names another")
+        warnings.append(f"only container {first.name} gets the GPUs; {_CONTAINERS} can name another")
     for path, container, _ in places:
         if container is not first:
             yield from _show(path, container, _NO_GPU, warnings)
@@ -178,11 +178,11 @@ def _request(places: Sequence[_Place], asks: GpuRequest, warnings: list[str]) ->
             warnings.append(f"{_VISIBLE_DEVICES} of container {container.name} is left to the device plugin")
         for at in reversed(own):
             yield {"op": "remove", "path": f"{path}/env/{at}"}
-        yield _limit(path, container.resources, DEFAULT.resource, asks.count)
+        yield _limit(path, container.resources, DEFAULT.resource, gpus.count)
 
 
 def _limit(container: str, resources: objects.Resources | None, resource: str, count: int) -> Operation:
-    """The operation that limits, and so requests, a resource of a container."""
+    """The operation that adds a limit, and so a request, to a container."""
     path, limits = f"{container}/resources", {resource: str(count)}
     if resources is None:
         return {"op": "add", "path": path, "value": {"limits": limits}}
@@ -192,29 +192,29 @@ def _limit(container: str, resources: objects.Resources | None, resource: str, c
 
 
 def _patch(places: Iterable[_Place], field: str, warnings: list[str]) -> Iterator[Operation]:
-    """The operations; none where the pod is as it should be already."""
+    """Operations that set the containers' variables; none if they are right already."""
     assigned = {"name": _VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}}
     for path, container, chosen in places:
         yield from _show(path, container, assigned if chosen else _NO_GPU, warnings)
 
 
 def _show(path: str, container: _Container, wanted: Operation, warnings: list[str]) -> Iterator[Operation]:
-    """The operation that sets the variable of a container, where it is not as it should be."""
+    """The operation that sets a container's variable unless it is right already."""
     path = f"{path}/env"
     own = [at for at, variable in enumerate(container.env or ()) if variable.name == _VISIBLE_DEVICES]
     if container.env is None:
         yield {"op": "add", "path": path, "value": [wanted]}
     elif not own:
-        # Before all others, which may refer to it.
+        # First, as other variables may refer to it.
         yield {"op": "add", "path": f"{path}/0", "value": wanted}
     elif not _is_as_wanted(container.env[own[-1]], chosen=wanted is not _NO_GPU):
-        # Of several the last one counts.
+        # The last of several counts.
         warnings.append(f"{_VISIBLE_DEVICES} of container {container.name} is replaced by the GPUs that Kerf assigns")
         yield {"op": "replace", "path": f"{path}/{own[-1]}", "value": wanted}
 
 
 def _is_as_wanted(variable: _Variable, *, chosen: bool) -> bool:
-    """Whether a container's own setting shows it no GPU, or those that are assigned."""
+    """Whether a container's own variable shows no GPU, or, if `chosen`, the assigned ones."""
     source = variable.value_from
     if source is None:
         return (variable.value or "") in _NOTHING

@@ -1,8 +1,7 @@
-"""The queue's webhook: pods that opt in get Kerf's scheduling gate when they are created.
+"""The queue's webhook: adds Kerf's scheduling gate to pods that opt in when they are created.
 
-The API server asks about those alone that the webhook's selectors choose: by a label of their namespace, one of their
-own, or Genius's priority label. Pods that ask by annotation or label alone are marked too, as by `/mutate`. Never in
-the way: whatever comes is allowed.
+The webhook's selectors limit it to pods that opt in by a label of their namespace, of their own, or Genius's priority
+label. It also marks pods that request GPUs only by annotation or label, as `/mutate` does. All pods are allowed.
 """
 
 from typing import Final
@@ -31,7 +30,7 @@ _pod_decoder: Final = Decoder(Pod)
 
 
 def gate(body: bytes, rewrites: RewritesRequests | None = None, affinity: AffinityWriter = NO_AFFINITY) -> bytes:
-    """Answer an AdmissionReview; what pods that opt in ask for is rewritten where something does."""
+    """Answer an AdmissionReview; `rewrites` changes the requests of pods that opt in."""
     request = read_creation(body)
     if isinstance(request, bytes):
         return request
@@ -50,7 +49,7 @@ def gate(body: bytes, rewrites: RewritesRequests | None = None, affinity: Affini
 
 
 def _opted_in_by(pod: Pod) -> str:
-    """What opts a pod in, "" for nothing."""
+    """By which means a pod opts in, "" if it doesn't."""
     labels = pod.metadata.labels or {}
     if labels.get(QUEUE_LABEL) == DISABLED:
         return ""
@@ -60,7 +59,7 @@ def _opted_in_by(pod: Pod) -> str:
 
 
 def _patch(pod: Pod, by: str) -> list[Operation]:
-    """The gate, and what it is for: a key of an annotation is written with ~1 for its slash."""
+    """Operations that add the gate and the annotation of how the pod opted in; ~1 is a slash in a JSON pointer."""
     annotation = f"/metadata/annotations/{QUEUED_BY.replace('/', '~1')}"
     return [
         {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}

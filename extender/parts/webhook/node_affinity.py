@@ -1,12 +1,12 @@
-"""What a pod asks of its GPUs by annotation, as node affinity: for those who read nothing else of a pod, autoscalers.
+"""Writes a pod's GPU annotations as node affinity, for cluster autoscalers.
 
-A cluster autoscaler runs kube-scheduler's own plugins alone. To it a pod that asks for an H100 by annotation has room
-wherever a GPU is free, or will have on any new node with GPUs. What it does understand is required node affinity on
-the labels by which GPU Feature Discovery tells product, memory and number.
+A cluster autoscaler only runs kube-scheduler's own plugins. It assumes that a pod with an annotation for an H100 fits
+any free GPU and any new node with GPUs. But it respects required node affinity on the labels that GPU Feature Discovery
+sets: product, memory and number.
 
-Nothing is written that would keep a pod from a node on which it could run: what the cluster's nodes contradict is left
-out, and where nodes that would do have no such labels, nodes without them stay allowed. What is written can't be taken
-back, so in doubt nothing is.
+Affinity must not exclude a node on which the pod could run. So requirements that such a node's labels contradict are
+left out, and if some such nodes lack the labels, nodes without them stay allowed. Affinity can't be removed later, so
+in doubt none is written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,29 +54,29 @@ class _Pod(objects.Object):
     spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
-class _Said(NamedTuple):
-    """What a request comes to."""
+class _Affinities(NamedTuple):
+    """The affinity for a request."""
 
     wanted: list[Requirement]
     unlabelled: bool
-    """Whether there are nodes without labels that would do."""
+    """Whether suitable nodes without the labels exist."""
     warnings: list[str]
 
 
-_NOTHING: Final = _Said([], False, [])
+_NOTHING: Final = _Affinities([], False, [])
 
 
 class _Known(NamedTuple):
-    """What the cluster's nodes say of themselves."""
+    """Labels of the cluster's nodes, and results based on them."""
 
     node_names: tuple[str, ...]
     at: float
     labels: list[Labels]
-    """Of each row."""
+    """By row."""
     products: tuple[frozenset[str], ...]
     """By the vendor's number."""
-    said: dict[tuple[str, GpuRequest], _Said]
-    """What came of requests."""
+    results: dict[tuple[str, GpuRequest], _Affinities]
+    """By policy and request."""
 
 
 _decoder: Final = Decoder(_Pod)
@@ -84,21 +84,21 @@ _decoder: Final = Decoder(_Pod)
 
 @dataclass(eq=False)
 class AffinityWriter:
-    """Writes node affinity on pods, where that is wanted."""
+    """Writes node affinity on pods, if enabled."""
 
     placer: Placer | None
-    """None where nothing is written."""
+    """None if nothing is written."""
     labels_of: Callable[[str], Labels]
-    """The labels of a node."""
+    """Returns the labels of a node."""
     products: tuple[str, ...] = ()
-    """Of node pools that may have no node now."""
+    """Products of node pools that may have no node now."""
     aliases: Mapping[str, Iterable[str]] = field(default_factory=dict)
     clock: Callable[[], float] = lambda: 0.0
     _memo: Memo = field(default_factory=Memo, init=False)
     _known: _Known | None = field(default=None, init=False)
 
     def patch(self, pod: objects.Pod, body: msgspec.Raw) -> tuple[list[Operation], list[str]]:
-        """The operations that write a pod's affinity, and warnings; none where there is nothing to write."""
+        """The operations that write a pod's affinity, and warnings; both may be empty."""
         if self.placer is None or pod.spec.node_name or pod.metadata.belongs_to_a_node:
             return [], []
         try:
@@ -106,33 +106,34 @@ class AffinityWriter:
             if request.gpus is None or request.gpus.mig or request.gpus.devices is not None:
                 return [], []
             spec = _decoder.decode(body).spec
-            said = self._said(request, request.gpus, self.placer)
+            result = self._affinities(request, request.gpus, self.placer)
         except (RequestError, msgspec.DecodeError):
-            return [], []  # told elsewhere
+            return [], []  # reported elsewhere
         own = _named(spec)
-        wanted = [item for item in said.wanted if item["key"] not in own]
-        unless = VENDORS[request.gpus.vendor].product_label if said.unlabelled else ""
-        return _operations(spec, wanted, unless), said.warnings
+        wanted = [item for item in result.wanted if item["key"] not in own]
+        unless = VENDORS[request.gpus.vendor].product_label if result.unlabelled else ""
+        return _operations(spec, wanted, unless), result.warnings
 
-    def _said(self, request: PodRequest, gpus: GpuRequest, placer: Placer) -> _Said:
-        """What a request comes to in labels; kept a moment for pods that are alike."""
+    def _affinities(self, request: PodRequest, gpus: GpuRequest, placer: Placer) -> _Affinities:
+        """The affinity for a request, cached for `_KEPT_S`."""
         cluster = placer.snapshot()
         known = self._nodes(cluster)
         key = request.policy, gpus
-        said = known.said.get(key)
-        if said is None:
-            said = _NOTHING
-            if known.products[gpus.vendor]:  # else nobody tells that new nodes will have such labels
+        result = known.results.get(key)
+        if result is None:
+            result = _NOTHING
+            if known.products[gpus.vendor]:  # else new nodes may not have such labels
                 wanted, warnings = self._wanted(gpus, known)
-                said = _Said(wanted, False, warnings)
+                result = _Affinities(wanted, False, warnings)
                 if wanted:
-                    said = _allowing(said, known, VENDORS[gpus.vendor], self._will_do(cluster, request, gpus, placer))
-            if len(known.said) < _MAX_KEPT:
-                known.said[key] = said
-        return said
+                    suitable = self._suitable(cluster, request, gpus, placer)
+                    result = _allowing(result, known, VENDORS[gpus.vendor], suitable)
+            if len(known.results) < _MAX_KEPT:
+                known.results[key] = result
+        return result
 
     def _nodes(self, cluster: Cluster) -> _Known:
-        """The labels of all nodes, as they were a moment ago at most."""
+        """The labels of all nodes, at most `_KEPT_S` old."""
         now = self.clock()
         if self._known is None or self._known.node_names != cluster.node_names or now - self._known.at > _KEPT_S:
             labels = [self.labels_of(name) if name else {} for name in cluster.node_names]
@@ -141,30 +142,30 @@ class AffinityWriter:
             self._known = _Known(cluster.node_names, now, labels, tuple(map(frozenset, products)), {})
         return self._known
 
-    def _will_do(self, cluster: Cluster, request: PodRequest, gpus: GpuRequest, placer: Placer) -> Mask:
-        """(N,) nodes that would do if they were empty."""
+    def _suitable(self, cluster: Cluster, request: PodRequest, gpus: GpuRequest, placer: Placer) -> Mask:
+        """(N,) nodes on which the pod would fit if they were empty."""
         policy = placer.policy_of(request)
-        reasons = self._memo.evaluate(cluster, policy.asked(request) or gpus, policy).evaluation.reason
+        reasons = self._memo.evaluate(cluster, policy.weighed_request(request) or gpus, policy).evaluation.reason
         exists = np.array([bool(name) for name in cluster.node_names], np.bool_)
-        would_do: Mask = could_fit(reasons) & exists
-        return would_do
+        suitable: Mask = could_fit(reasons) & exists
+        return suitable
 
     def _wanted(self, request: GpuRequest, known: _Known) -> tuple[list[Requirement], list[str]]:
-        """What a request comes to in labels, and what can't be said in them."""
+        """The label requirements of a request, and warnings about what labels can't express."""
         wanted: list[Requirement] = []
         warnings: list[str] = []
         vendor = VENDORS[request.vendor]
         if request.include is not None or request.exclude is not None:
             products = known.products[request.vendor]
-            will_do = self._products(request, products)
-            others = sorted(products - will_do)
+            accepted = self._products(request, products)
+            others = sorted(products - accepted)
             if request.include is None and others:
                 wanted.append(_requirement(vendor.product_label, "NotIn", others))
-            elif request.include is not None and will_do:
-                wanted.append(_requirement(vendor.product_label, "In", sorted(will_do)))
+            elif request.include is not None and accepted:
+                wanted.append(_requirement(vendor.product_label, "In", sorted(accepted)))
             elif request.include is not None:
                 warnings.append(
-                    "no product known is of the GPU model asked for, so autoscalers are not told of it "
+                    "no known product has the requested GPU model, so autoscalers can't see that request "
                     "(setting webhook.products)"
                 )
         if request.memory_each_mib and vendor.memory_label:
@@ -175,7 +176,7 @@ class AffinityWriter:
         return wanted, warnings
 
     def _products(self, request: GpuRequest, known: frozenset[str]) -> frozenset[str]:
-        """Products of which a request takes the model; where it takes time slices, as nodes that share them say it."""
+        """Products with an accepted model; for time slices also the names that nodes use for shared GPUs."""
         names = sorted(known)
         models = [describe_model(name, self.aliases, request.vendor) for name in names]
         allowed = models_allowed(models, request.include, request.exclude, request.vendor)
@@ -189,19 +190,19 @@ NO_AFFINITY: Final = AffinityWriter(None, lambda node: {})
 """Writes nothing."""
 
 
-def _allowing(said: _Said, known: _Known, vendor: Vendor, will_do: Mask) -> _Said:
-    """Of the requirements those that no labelled node contradicts on which the pod could run."""
-    labels = [known.labels[row] for row in np.flatnonzero(will_do).tolist()]
+def _allowing(result: _Affinities, known: _Known, vendor: Vendor, suitable: Mask) -> _Affinities:
+    """Only the requirements that the labels of all labelled suitable nodes meet."""
+    labels = [known.labels[row] for row in np.flatnonzero(suitable).tolist()]
     labelled = [item for item in labels if item.get(vendor.product_label)]
-    kept = [item for item in said.wanted if all(_holds(item, found) for found in labelled)]
-    return _Said(kept, len(labelled) < len(labels), said.warnings)
+    kept = [item for item in result.wanted if all(_holds(item, found) for found in labelled)]
+    return _Affinities(kept, len(labelled) < len(labels), result.warnings)
 
 
 def _least_reported_mib(asked_mib: int, tolerance_frac: float) -> int:
-    """The least memory that a GPU may report to count as one of `asked_mib`: cards report a little less."""
+    """The least memory that a GPU may report to count as one of `asked_mib`; GPUs report slightly less than nominal."""
     size = -(-asked_mib // _GIB_MIB) * _GIB_MIB
     least = min(asked_mib, int(size - tolerance_frac * size))
-    while nominal_mib(least, tolerance_frac) < asked_mib:  # what floating-point numbers have rounded
+    while nominal_mib(least, tolerance_frac) < asked_mib:  # correct floating-point rounding
         least += 1
     return least
 
@@ -211,18 +212,18 @@ def _requirement(key: str, operator: str, values: list[str]) -> Requirement:
 
 
 def _holds(requirement: Requirement, labels: Labels) -> bool:
-    """Whether a node's labels meet a requirement, as kube-scheduler sees it."""
-    said, values = labels.get(requirement["key"]), requirement["values"]
+    """Whether a node's labels meet a requirement, as in kube-scheduler."""
+    value, values = labels.get(requirement["key"]), requirement["values"]
     match requirement["operator"]:
         case "In":
-            return said in values
+            return value in values
         case "NotIn":
-            return said not in values
-    return said is not None and said.isascii() and said.isdigit() and int(said) > int(values[0])
+            return value not in values
+    return value is not None and value.isascii() and value.isdigit() and int(value) > int(values[0])
 
 
 def _named(spec: _Spec) -> set[str]:
-    """Labels that a pod says something of itself about."""
+    """Labels that the pod itself constrains."""
     named = set(spec.node_selector or ())
     for term in _terms(spec) or ():
         named.update(str(item.get("key")) for item in _expressions(term))
@@ -230,7 +231,7 @@ def _named(spec: _Spec) -> set[str]:
 
 
 def _terms(spec: _Spec) -> list[Any] | None:
-    """The terms of a pod's own required node affinity, None where it has none."""
+    """The terms of a pod's own required node affinity, None if it has none."""
     node = spec.affinity.node_affinity if spec.affinity is not None else None
     required = (node or {}).get(_REQUIRED)
     if not isinstance(required, dict):
@@ -246,8 +247,8 @@ def _expressions(term: Any) -> Iterator[dict[str, Any]]:
 
 
 def _operations(spec: _Spec, wanted: list[Requirement], unless: str) -> list[Operation]:
-    """The operations; each of a pod's own terms is one of several ways, so each is narrowed. Nodes without the label
-    `unless`, if any, will do too."""
+    """The operations. A pod's own terms are alternatives, so each is narrowed. If `unless` is not empty, nodes without
+    that label stay allowed."""
     ways = [wanted, [{"key": unless, "operator": "DoesNotExist"}]] if unless else [wanted]
     own = _terms(spec)
     if not wanted or (own is not None and not 0 < len(own) <= _MAX_TERMS):
@@ -257,7 +258,7 @@ def _operations(spec: _Spec, wanted: list[Requirement], unless: str) -> list[Ope
         if own is not None and not (
             isinstance(term, dict) and (term.get("matchExpressions") or term.get("matchFields"))
         ):
-            terms.append(term)  # matches nothing, and has to go on doing so
+            terms.append(term)  # an empty term matches nothing, and must stay so
             continue
         terms += [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *way]} for way in ways]
     required = {"nodeSelectorTerms": terms}

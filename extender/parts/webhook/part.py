@@ -1,4 +1,4 @@
-"""The two webhooks: `/mutate`, for pods that ask for GPUs by annotation or label alone, and the queue's `/gate`."""
+"""Assembles the webhook part: `/mutate`, for pods that request GPUs only by annotation or label, and `/gate`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ _REVIEW: Final = {
 
 
 def build(kernel: Kernel, wanted: WebhookSettings) -> Contribution:
-    """Two calls."""
+    """The calls `/mutate` and `/gate`."""
     affinity = _affinity_writer(kernel, wanted)
 
     def injection() -> Injection:
@@ -50,7 +50,7 @@ def build(kernel: Kernel, wanted: WebhookSettings) -> Contribution:
 
 
 def _affinity_writer(kernel: Kernel, wanted: WebhookSettings) -> AffinityWriter:
-    """What is written of nodes on pods."""
+    """Writes node affinity on pods if `write_affinity` is set."""
     rows = kernel.base.ledger.rows
 
     def labels_of(name: str) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What the webhooks do, and whether they are all that a process serves."""
+"""Settings of the webhook part."""
 
 import re
 from enum import StrEnum
@@ -13,7 +13,7 @@ _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9]
 
 
 class Devices(StrEnum):
-    """What the environment variable that shows containers their GPUs is made of."""
+    """What identifies GPUs in the containers' environment variable."""
 
     AUTO = "auto"
     UUIDS = "uuids"
@@ -27,26 +27,25 @@ class WebhookSettings(Section):
     GONE = {"max_body_mib": "always 4", "calls_per_s": "always 500"}
 
     enabled: bool = True
-    """Whether they are answered; where they are not, the API server must not be told to ask."""
+    """Whether Kerf serves the webhooks; if not, the API server must not be configured to call them."""
     alone: bool = False
-    """Whether webhooks are all that this process serves, besides probes and metrics: it then watches nodes and nothing
-    else, decides nothing whatever leader_election.mode says, and neither reads telemetry nor ranks."""
+    """Whether this process serves only webhooks, probes and metrics. It then watches only nodes, decides nothing
+    whatever leader_election.mode is, and neither reads telemetry nor ranks."""
     devices: Devices = Devices.AUTO
     """What identifies GPUs to containers: `uuids`, `indices`, or `auto`: UUIDs if every known GPU has one."""
     resource: bool = True
-    """Whether pods that ask for a number of whole GPUs are made to request the device plugin's resource, where nodes
-    have that plugin: it then counts them, and gives them their GPUs."""
+    """Whether pods that request a number of whole GPUs get a limit of the device plugin's resource, if nodes have that
+    plugin: it then counts and allocates their GPUs."""
     write_affinity: bool = False
-    """Whether what a pod asks by annotation (GPU model, memory of each, number) is written as required node affinity
-    for the labels that describe GPUs, so that autoscalers know it: see docs/guides/autoscaling.md."""
+    """Whether a pod's GPU annotations (model, memory of each, number) are also written as required node affinity on the
+    labels that describe GPUs, so that autoscalers see them: see docs/guides/autoscaling.md."""
     products: list[str] = []
-    """Products, as the nodes' label names them, of node pools that may have no node now. Those of the cluster's nodes
-    are known."""
+    """Products, as in the nodes' label, of node pools that may have no node now. Those of existing nodes are known."""
 
     @model_validator(mode="after")
     def _answered(self) -> Self:
         if self.alone and not self.enabled:
-            raise ValueError("a process that serves webhooks alone has to answer them: set webhook.enabled")
+            raise ValueError("alone needs enabled: a process that serves only webhooks must serve them")
         return self
 
     @field_validator("products")
@@ -54,7 +53,7 @@ class WebhookSettings(Section):
     def _label_values(cls, products: list[str]) -> list[str]:
         for product in products:
             if not _LABEL_VALUE.fullmatch(product):
-                raise ValueError(f"{product!r} is no value of a label")
+                raise ValueError(f"{product!r} is not a valid label value")
         return products
 
 

@@ -1,4 +1,4 @@
-"""What-if: where pods would go, and which nodes are missing, on a copy of the cluster: docs/parts/what_if.md."""
+"""Answers what-if questions on a copy of the cluster: docs/parts/what_if.md."""
 
 from typing import Final
 

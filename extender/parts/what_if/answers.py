@@ -1,4 +1,4 @@
-"""What-if questions, answered in a process of its own: see `processes`."""
+"""Gathers a what-if question's input, and has it answered in a separate process (see `processes`)."""
 
 import asyncio
 import pickle
@@ -13,7 +13,7 @@ from extender.core.clusters import Cluster
 from extender.core.dra.devices import Inventory, NodeDevices
 from extender.core.policies.policy import Policy
 from extender.dra.objects import ResourceClaim
-from extender.explain.processes import Turns, whole
+from extender.explain.processes import QuestionQueue, whole
 from extender.explain.stranded import Stranding
 from extender.kube.client import Transport
 from extender.kube.transport import NODES_PATH, PODS_PATH
@@ -21,9 +21,9 @@ from extender.kube.watches import PENDING_PODS
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.parts.what_if.claims import DeviceFacts, PackedDevices, pack
-from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.inputs import WhatIfInputs
 from extender.parts.what_if.questions import Needs
-from extender.parts.what_if.waiting import Waiting
+from extender.parts.what_if.waiting import PendingState
 
 _PENDING: Final = {"fieldSelector": PENDING_PODS.field_selector}
 
@@ -39,16 +39,16 @@ class WhatIfAnswers:
     mirror: Mirror
     clock: Callable[[], float]
     policy: str
-    """The default one."""
+    """Default policy."""
     policies: Callable[[], Mapping[str, Policy]] = dict
-    """The configured ones, for use elsewhere."""
-    turns: Turns = field(default_factory=Turns)
-    waiting: Callable[[], Waiting] = Waiting
-    """What the queue knows of the pods that wait."""
+    """The configured policies, for another process."""
+    turns: QuestionQueue = field(default_factory=QuestionQueue)
+    waiting: Callable[[], PendingState] = PendingState
+    """The queue's state of the pending pods."""
     stranding: Callable[[], Stranding | None] = lambda: None
-    """What tells how much is stranded; None where this process does not count."""
+    """Computes stranded GPUs; None if this process does not count them."""
     _inventories: WeakKeyDictionary[Inventory, bytes] = field(default_factory=WeakKeyDictionary, init=False)
-    """Pickled: they are large, and change seldom."""
+    """Pickled inventories, cached as they are large and change seldom."""
 
     async def answer(self, body: bytes) -> bytes:
         """Where the pods would go, as JSON. Raises QuestionError, BusyError, ClusterError."""
@@ -57,28 +57,28 @@ class WhatIfAnswers:
             facts = await self._facts(needs)
             return await talk.ask(pickle.dumps(facts, pickle.HIGHEST_PROTOCOL))
 
-    async def _facts(self, needs: Needs) -> Facts:
+    async def _facts(self, needs: Needs) -> WhatIfInputs:
         nodes = await whole(self.transport, NODES_PATH)
         known = self.ledger.snapshot(self.clock()).row_of
         drained = [name for name in needs.drain if name in known]
         on = {name: {"fieldSelector": f"spec.nodeName={name}"} for name in drained}
         pods_on = {name: await whole(self.transport, PODS_PATH, query) for name, query in on.items()}
         pending = await whole(self.transport, PODS_PATH, _PENDING) if needs.waiting else None
-        crowd = await self.mirror.tenants.crowd.packed(labels=needs.rules)
-        # What follows sees one moment: no await in between.
+        crowd = await self.mirror.bound_pods.index.packed(labels=needs.rules)
+        # No await from here on, so that all state is of one moment.
         cluster = self.ledger.snapshot(self.clock())
-        num_pods = {name: len(self.mirror.tenants.on(name)) for name in cluster.row_of}
-        # Only what ranks nodes: the rest are functions, which can't be sent.
+        num_pods = {name: len(self.mirror.bound_pods.on(name)) for name in cluster.row_of}
+        # Without the other functions of a policy, which can't be pickled.
         policies = {
             name: replace(policy, apart=None, terms=None, breakdown=None) for name, policy in self.policies().items()
         }
-        ledger = self.ledger.apart(self.clock()) if needs.adds else None
-        waiting = self.waiting() if needs.waiting else Waiting()
+        ledger = self.ledger.without_holders(self.clock()) if needs.adds else None
+        waiting = self.waiting() if needs.waiting else PendingState()
         named = dict.fromkeys((*needs.claims, *waiting.claims))
         devices, claims = self._claims(named, drained, cluster)
-        told = await self._devices(devices, claims) if devices else None
+        device_facts = await self._devices(devices, claims) if devices else None
         stranding = self.stranding()
-        return Facts(
+        return WhatIfInputs(
             nodes=nodes,
             pods_on=pods_on,
             cluster=replace(cluster, devices=None),
@@ -86,19 +86,19 @@ class WhatIfAnswers:
             num_pods=num_pods,
             default_policy=self.policy,
             policies=policies,
-            devices=told,
+            devices=device_facts,
             pending=pending,
             waiting=waiting,
             max_s=self.turns.max_s,
             crowd=tuple(crowd),
-            ignored=self.mirror.tenants.crowd.ignored,
+            ignored=self.mirror.bound_pods.index.ignored,
             stranding=None if stranding is None else stranding.packed(),
         )
 
     def _claims(
         self, names: Collection[str], drained: list[str], cluster: Cluster
     ) -> tuple[dict[str, NodeDevices], dict[str, ResourceClaim]]:
-        """The devices of all nodes and the claims that matter; nothing where no pod names a claim."""
+        """The devices by node and the claims by key; both empty if no pod names a claim."""
         owned = self.ledger.rows.owned
         if owned is None or cluster.devices is None:
             return {}, {}
@@ -111,7 +111,7 @@ class WhatIfAnswers:
         return found, {claim.key: claim for claim in (*named, *moving)}
 
     async def _devices(self, devices: Mapping[str, NodeDevices], claims: Mapping[str, ResourceClaim]) -> DeviceFacts:
-        """What does not change any more, node by node: others have their turn in between."""
+        """Pack devices and claims, which are immutable, yielding to the event loop between inventories."""
         packed: dict[str, PackedDevices] = {}
         for name, one in devices.items():
             inventory = self._inventories.get(one.inventory)

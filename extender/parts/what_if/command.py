@@ -1,4 +1,4 @@
-"""`kerf what-if`: where pods would go on the cluster as it is, and what would stay pending."""
+"""`kerf what-if`: where pods would go in the current cluster, and which would stay pending."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,7 @@ _MAX_NAMES = 4
 _MAX_OBJECTS = 20
 _AUTO = "auto"
 _TIMEOUT_S = 150.0
-"""Questions wait for each other, and a search takes its time."""
+"""Longer than access.what_if_s, as questions are answered one at a time."""
 
 
 @asks_kerf
@@ -39,8 +39,8 @@ def what_if(
         typer.Option(
             "--file",
             "-f",
-            help="Manifests of pods or of what makes some (Job, Deployment, JobSet, ...), with PodGroups, claims and "
-            "their templates, and nodes to add (beside `--add-node auto`: that new ones may be like); `-` reads "
+            help="Manifests of pods or of objects that create them (Job, Deployment, JobSet, ...), with PodGroups, "
+            "claims and their templates, and nodes to add (with `--add-node auto`: nodes to copy); `-` reads "
             "standard input; repeatable.",
         ),
     ] = None,
@@ -49,14 +49,14 @@ def what_if(
     add_node: Annotated[
         list[str] | None,
         typer.Option(
-            help="Add a node like this one, or three with NODE=3, for what else is asked about, else for the pods that "
-            "wait now; or find the fewest that are missing with `auto`."
+            help="Add a node like this one, or three with NODE=3; `auto` finds the fewest that are missing. Without "
+            "pods and drains, it is about the pending pods."
         ),
     ] = None,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Ask about the pods that wait for a node now.")] = False,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Ask about the pods that are pending now.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Where pods would go in the cluster as it is, and which would stay pending. Changes nothing.
+    """Where pods would go in the current cluster, and which would stay pending. Changes nothing.
 
     Exit status 0 if all pods find a node, 5 if they do and not all that they ask for was checked, 3 if some stay
     pending, 2 for wrong usage, 1 if Kerf can't be reached.
@@ -66,8 +66,8 @@ def what_if(
         fail("nothing to place: give manifests with -f, a node with --drain or --add-node, or --waiting", USAGE)
     question: dict[str, Any] = {"replicas": replicas, "drain": drain or [], "addNodes": added, "waiting": waiting}
     question["findNodes"] = _AUTO in (add_node or ())
-    asked = question | kerf.manifests(files or ())
-    answer: WhatIfResult = kerf.ask("/what-if", asked, _TIMEOUT_S, files=files or ())
+    body = question | kerf.manifests(files or ())
+    answer: WhatIfResult = kerf.ask("/what-if", body, _TIMEOUT_S, files=files or ())
     for entry in answer["objects"]:
         entry["place"] = with_file(entry["place"], files or ())
     show(answer, output, lambda console: _print(answer, console))
@@ -86,8 +86,8 @@ def _template(text: str) -> dict[str, Any]:
 
 def _print(answer: "WhatIfResult", console: Console) -> None:
     placed = f"[bold]{answer['placed']} of {answer['pods']} pods[/bold] would find a node, with {answer['gpus']} GPUs"
-    nobody = "there are no pods to place: none waits, or would have to move"
-    console.print(f"{placed}, a share counted as one" if answer["pods"] else nobody, soft_wrap=True)
+    nothing = "there are no pods to place: none is pending or on a drained node"
+    console.print(f"{placed}, a share counted as one" if answer["pods"] else nothing, soft_wrap=True)
     if (missing := answer.get("missing")) is not None:
         console.print(f"[bold]missing:[/bold] {escape(missing['sentence'])}", soft_wrap=True)
     if answer["moved"]:
@@ -110,12 +110,12 @@ def _print(answer: "WhatIfResult", console: Console) -> None:
             f"[bold]not checked:[/bold] {escape(what)} ({count} pod{'' if count == 1 else 's'})", soft_wrap=True
         )
     before, after = answer.get("strandedBefore"), answer.get("stranded")
-    if before is not None and after is not None:  # a Kerf of before, or one that does not count GPU-hours, tells none
+    if before is not None and after is not None:  # absent from older versions, or if GPU-hours are not counted
         console.print(f"stranded: {100 * before:.1f} % of all GPUs now, {100 * after:.1f} % then")
 
 
 def _print_objects(answer: "WhatIfResult", console: Console) -> None:
-    """A line for each object that makes pods, with what its author should know."""
+    """Print a line for each object that creates pods, with its notes."""
     for entry in answer["objects"][:_MAX_OBJECTS]:
         where = _some([f"{node['node']} ({len(node['pods'])})" for node in entry["nodes"]])
         nowhere = ", ".join(escape(reason) for reason in entry["reasons"])
@@ -128,7 +128,7 @@ def _print_objects(answer: "WhatIfResult", console: Console) -> None:
     if (more := len(answer["objects"]) - _MAX_OBJECTS) > 0:
         console.print(f"and {more} more objects")
     if answer["skipped"]:
-        console.print(f"left out, as they make no pods: {_some(answer['skipped'])}", soft_wrap=True)
+        console.print(f"left out, as they create no pods: {_some(answer['skipped'])}", soft_wrap=True)
 
 
 def _some(given: list[str]) -> str:

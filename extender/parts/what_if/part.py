@@ -1,4 +1,4 @@
-"""What answers what-if questions, with its call and its panel."""
+"""Assembles the what_if part: its HTTP call and its panel of the page."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from extender.parts.what_if.waiting import waiting_in
 
 
 def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
-    """Answers, one at a time, in processes of their own."""
+    """Answers questions one at a time, each in a separate process."""
     base, queue = kernel.base, kernel.queue
 
     answers = WhatIfAnswers(
@@ -38,7 +38,7 @@ def build(kernel: Kernel, wanted: WhatIfSettings) -> Contribution:
         "Changes nothing.",
         faults=(BAD_REQUEST, TOO_LARGE, UNAVAILABLE),
         caller=Caller.READER,
-        sees=True,
+        needs_current_view=True,
         example={"objects": [EXAMPLE_JOB], "drain": ["t4-1"]},
     )
     return Contribution(calls=[call], offers={AnswersWhatIf: answers}, panel=Path(__file__).parent / "page")

@@ -1,4 +1,4 @@
-"""The pods of a question as planners take them, and what of them nobody looks at."""
+"""Converts a question's pods for the planners, and notes what is not checked of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +12,12 @@ from extender.parts.what_if.claims import AskedClaims
 from extender.planning.demands import Demands
 from extender.planning.plans import PlanPod
 from extender.queueing.pods.batches import plan_pod
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
-_CLAIMS: Final = "its ResourceClaims, which are not Kerf's to allocate"
+_CLAIMS: Final = "its ResourceClaims, which Kerf doesn't allocate"
 _RUNTIME_CLASS: Final = "what its RuntimeClass adds to it"
 _TOLERATION: Final = (
-    "the toleration of taint {key}: taken to be added by the API server, as ExtendedResourceToleration, GKE and AKS do"
+    "the toleration of taint {key}: assumed to be added at admission, as ExtendedResourceToleration, GKE and AKS do"
 )
 _NO_SCHEDULE: Final = "NoSchedule"
 
@@ -27,12 +27,12 @@ class PodReader:
     """Reads the pods of one question."""
 
     policy: str
-    """Of those that choose none."""
+    """Policy of pods that choose none."""
     claims: AskedClaims
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: RestrictionKinds = field(default_factory=RestrictionKinds)
 
     def planned(self, pods: Iterable[Pod]) -> tuple[list[tuple[Pod, PlanPod]], dict[str, str]]:
-        """The pods as planners take them, and the faults of those that can't be understood, by key."""
+        """The planned pods, and by pod key the errors of invalid ones."""
         batch: list[tuple[Pod, PlanPod]] = []
         faults: dict[str, str] = {}
         for pod in pods:
@@ -48,24 +48,23 @@ class PodReader:
         return batch, faults
 
 
-class Newcomers:
-    """Pods that do not exist yet: what the API server makes of them as they are created is taken into account, or
-    told."""
+class NewPods:
+    """Anticipates what admission changes in pods that do not exist yet, or notes it as not checked."""
 
     def __init__(self, nodes: Iterable[Node], *, assume: bool) -> None:
-        """`assume`: whether tolerations that admission adds for resources are taken to be added."""
+        """`assume`: whether to assume that admission adds tolerations for requested resources."""
         self._keys = {taint.key for node in nodes for taint in node.spec.taints or () if taint.effect == _NO_SCHEDULE}
         self._assume = assume
         self._unchecked: dict[str, list[str]] = {}
         self.tolerate_more = False
-        """Whether some would get tolerations that they don't have."""
+        """Whether admission may add tolerations to some pod."""
 
     def as_admitted(self, pods: Sequence[Pod]) -> list[Pod]:
-        """The pods, with the tolerations that are taken to be added."""
+        """The pods with the tolerations that admission is assumed to add."""
         return [self._as_admitted(pod) for pod in pods]
 
     def noted(self, planned: PlanPod) -> PlanPod:
-        """A pod with what nobody looks at of it."""
+        """A pod with its notes of what is not checked."""
         return _with_unchecked(planned, self._unchecked.get(planned.key, ()))
 
     def _as_admitted(self, pod: Pod) -> Pod:
@@ -82,15 +81,15 @@ class Newcomers:
         return pod
 
     def _added_to(self, pod: Pod) -> list[str]:
-        """Keys of taints that a pod gets a toleration of, because they are names of resources that it asks for."""
+        """Keys of taints that admission may make the pod tolerate: names of resources that it requests."""
         containers = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-        asked = {name for item in containers for name in requests_of(item.resources) if "/" in name}
+        requested = {name for item in containers for name in requests_of(item.resources) if "/" in name}
         known = {item.key for item in pod.spec.tolerations or () if item.operator == "Exists"}
-        return sorted((asked & self._keys) - known)
+        return sorted((requested & self._keys) - known)
 
 
 def _with_unchecked(planned: PlanPod, words: Sequence[str]) -> PlanPod:
-    """A pod of which more is not looked at."""
+    """A pod with further notes of what is not checked."""
     if not words:
         return planned
     demands = planned.demands or Demands()

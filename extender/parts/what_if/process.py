@@ -1,9 +1,9 @@
-"""What if: where a batch of pods would go and what would stay pending, on a copy of the cluster as it is now.
+"""Plans a batch of pods on a copy of the cluster: where they would go and which would stay pending.
 
-Nothing is reserved, written or kept. Usage is the ledger's, reservations included; nodes are read from the API server
-for what a decision does not need: taints, cordons, labels, and how many pods they take.
+Nothing is reserved or written. Usage comes from the ledger and includes reservations. Nodes are read from the API
+server for their taints, cordons, labels and pod limits.
 
-All of it runs in a process of its own (see `answers`), which ends with its answer: what is asked may be large.
+Runs in a separate process that ends with its answer (see `answers`), as questions may be large.
 """
 
 import pickle
@@ -16,14 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from extender.explain.manifests.gangs import together
-from extender.explain.processes import Pipe, serve
+from extender.explain.processes import ChildPipe, serve
 from extender.kube.objects import Node, Pod
 from extender.kube.watches import ListDecoder
-from extender.ledger.tenants import Crowd
+from extender.ledger.bound_pods import BoundPodIndex
 from extender.parts.what_if.claims import AskedClaims, read_claims, read_templates
-from extender.parts.what_if.grounds import Facts, Ground
+from extender.parts.what_if.inputs import QuestionCluster, WhatIfInputs
 from extender.parts.what_if.missing import found_nodes
-from extender.parts.what_if.pods import Newcomers, PodReader
+from extender.parts.what_if.pods import NewPods, PodReader
 from extender.parts.what_if.questions import (
     Objects,
     Question,
@@ -40,18 +40,18 @@ from extender.planning import reports
 from extender.planning.plan_state import fragments, state_after
 from extender.planning.planners import PLANNERS
 from extender.planning.plans import GREEDY, Plan, View
-from extender.planning.turns import made_in_turns
+from extender.planning.retries import plan_with_retries
 
-_SEARCHES_FRAC: Final = 0.4
-"""Part of the time for an answer that the search for new nodes may take."""
+_SEARCH_FRAC: Final = 0.4
+"""Fraction of the time for an answer that the search for new nodes may take."""
 
 _nodes_decoder: Final = ListDecoder(Node)
 _pods_decoder: Final = ListDecoder(Pod)
 
 
-def _answer(question: Question, facts: Facts) -> WhatIfResult:
-    """Where the pods would go. Raises WhatIfError."""
-    until = time.monotonic() + _SEARCHES_FRAC * facts.max_s
+def _answer(question: Question, facts: WhatIfInputs) -> WhatIfResult:
+    """Where the pods would go; assumes added tolerations only if that places more pods. Raises WhatIfError."""
+    until = time.monotonic() + _SEARCH_FRAC * facts.max_s
     found, tolerant = _answered_once(question, facts, until, assume=False)
     if found["unassigned"] and tolerant:
         other, _ = _answered_once(question, facts, until, assume=True)
@@ -60,39 +60,40 @@ def _answer(question: Question, facts: Facts) -> WhatIfResult:
     return found
 
 
-def _answered_once(question: Question, facts: Facts, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
-    """The answer, with the tolerations that admission may add to pods that do not exist yet if `assume` says so; and
-    whether there are such. Raises WhatIfError."""
-    asked, given = question.asked, question.given
-    nodes, moving = _nodes_and_moving(asked.drain, facts)
+def _answered_once(question: Question, facts: WhatIfInputs, until: float, *, assume: bool) -> tuple[WhatIfResult, bool]:
+    """The answer, and whether admission may add tolerations to the new pods; `assume` adds them. Raises WhatIfError."""
+    request, given = question.asked, question.given
+    nodes, moving = _nodes_and_moving(request.drain, facts)
     by_name = {node.metadata.name: node for node in nodes}
     waiting, held = waiting_pods(facts.pending, facts.waiting.held) if facts.pending is not None else ([], {})
     candidates = [decoded_node(manifest, "candidates") for manifest in question.candidates]
     added = added_nodes(question.add_nodes, by_name)
     reader = PodReader(facts.default_policy, _claims(question, facts))
-    new = Newcomers((*nodes, *(node for node, _ in added), *candidates), assume=assume)
-    first = [*moving, *waiting, *new.as_admitted(asked_pods(asked))]
+    new = NewPods((*nodes, *(node for node, _ in added), *candidates), assume=assume)
+    first = [*moving, *waiting, *new.as_admitted(asked_pods(request))]
     planned, faults = reader.planned(first)
     batch = [one for _, one in planned]
     objects = Objects.of(given, (pod.key for pod in first))
-    made_of = new.as_admitted(objects.pods)
-    made, faults_of_made = reader.planned(made_of)
-    gangs = together([(pod, objects.copied(pod, one)) for pod, one in made], batch, given.groups)
+    object_pods = new.as_admitted(objects.pods)
+    planned_objects, more_faults = reader.planned(object_pods)
+    gangs = together([(pod, objects.copied(pod, one)) for pod, one in planned_objects], batch, given.groups)
     batch = [new.noted(one) for one in (*batch, *gangs.batch)]
-    faults |= faults_of_made | gangs.faults
-    crowd = Crowd.unpacked(facts.crowd, facts.ignored)
+    faults |= more_faults | gangs.faults
+    crowd = BoundPodIndex.unpacked(facts.crowd, facts.ignored)
     for pod in moving:
         crowd.remove(pod.metadata.uid)
-    ground = Ground(facts, nodes, added, reader.kinds, batch, tuple(asked.drain), crowd)
+    ground = QuestionCluster(facts, nodes, added, reader.kinds, batch, tuple(request.drain), crowd)
     missing: dict[str, Any] | None = None
-    if asked.find_nodes:
-        specs = [pod.spec for pod in (*first, *made_of)]
+    if request.find_nodes:
+        specs = [pod.spec for pod in (*first, *object_pods)]
         view, plan, missing = found_nodes(ground, specs, candidates, lambda: time.monotonic() > until)
     else:
         view = ground.view()
-        plan = made_in_turns(PLANNERS[GREEDY], view, batch)
-    before = made_in_turns(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
-    stranded_before, stranded = _stranded(facts, view, plan, asked.drain)
+        plan = plan_with_retries(PLANNERS[GREEDY], view, batch)
+    before = (
+        plan_with_retries(PLANNERS[GREEDY], replace(ground, added=()).view(), batch) if question.adds_alone else plan
+    )
+    stranded_before, stranded = _stranded(facts, view, plan, request.drain)
     unplanned = faults | held
     report = _report(view, plan, unplanned)
     stuck = [plan.pods[position].key for position, why in plan.unassigned.items() if not why.moves_help]
@@ -116,7 +117,7 @@ def _answered_once(question: Question, facts: Facts, until: float, *, assume: bo
 
 
 def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanReport:
-    """The report of a plan, with pods that could not be planned, and of nodes those alone that get some."""
+    """The report of a plan with the pods that could not be planned, and only the nodes that get pods."""
     report = reports.report(view, plan)
     report["pods"] += len(faults)
     report["unassigned"] += [{"pod": key, "reason": why} for key, why in faults.items()]
@@ -124,8 +125,10 @@ def _report(view: View, plan: Plan, faults: Mapping[str, str]) -> reports.PlanRe
     return report
 
 
-def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> tuple[float, float] | tuple[None, None]:
-    """The stranded part of all GPUs now, and as the plan leaves them; None where the service does not count."""
+def _stranded(
+    facts: WhatIfInputs, view: View, plan: Plan, drained: Sequence[str]
+) -> tuple[float, float] | tuple[None, None]:
+    """The stranded fraction of all GPUs now and after the plan; None if the service does not count it."""
     if facts.stranding is None:
         return None, None
     after = state_after(view, plan).cluster
@@ -136,13 +139,13 @@ def _stranded(facts: Facts, view: View, plan: Plan, drained: Sequence[str]) -> t
 
 
 def _not_checked(view: View, plan: Plan) -> dict[str, int]:
-    """What nobody has looked at of pods that get a node, in words, and of how many."""
+    """Number of placed pods by what was not checked of them, most first."""
     placed = (pod for pod, row in zip(plan.pods, plan.rows, strict=True) if row >= 0)
     return dict(Counter(what for pod in placed for what in view.unchecked(pod)).most_common())
 
 
-def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], list[Pod]]:
-    """The cluster's nodes, and the pods that have to leave those that are drained. Raises WhatIfError."""
+def _nodes_and_moving(drain: Sequence[str], facts: WhatIfInputs) -> tuple[list[Node], list[Pod]]:
+    """The cluster's nodes, and the pods to move from drained nodes. Raises WhatIfError."""
     try:
         nodes = _nodes_decoder.decode(facts.nodes).items
         known = {node.metadata.name for node in nodes}
@@ -160,22 +163,22 @@ def _nodes_and_moving(drain: Sequence[str], facts: Facts) -> tuple[list[Node], l
     return nodes, moving
 
 
-def _claims(question: Question, facts: Facts) -> AskedClaims:
-    """The claims of the question. Raises WhatIfError."""
-    asked, given = question.asked, question.given
-    claims, templates = [*asked.claims, *given.claims], [*asked.claim_templates, *given.claim_templates]
+def _claims(question: Question, facts: WhatIfInputs) -> AskedClaims:
+    """The ResourceClaims of the question's pods. Raises WhatIfError."""
+    request, given = question.asked, question.given
+    claims, templates = [*request.claims, *given.claims], [*request.claim_templates, *given.claim_templates]
     try:
         return AskedClaims(facts.devices, read_claims(claims), read_templates(templates))
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise WhatIfError(f"claims: {error}") from None
 
 
-def _answered(pipe: Pipe) -> bytes:
-    """A question comes in, what it needs goes out, that comes in, and the answer goes out."""
+def _answered(pipe: ChildPipe) -> bytes:
+    """Read a question, write its `Needs`, read the `Facts`, and return the answer."""
     question = read_question(pipe.read())
     pipe.tell(msgspec.json.encode(needs_of(question)))
-    # From the service alone, and never from who asks: what it pickles may be trusted.
-    facts: Facts = pickle.loads(pipe.read())  # noqa: S301
+    # Written by the service, never by the client, so unpickling is safe.
+    facts: WhatIfInputs = pickle.loads(pipe.read())  # noqa: S301
     return msgspec.json.encode(_answer(question, facts))
 
 

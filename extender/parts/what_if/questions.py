@@ -1,7 +1,4 @@
-"""What is asked: the question as it comes, read and bounded.
-
-The objects of a question: under which names their pods are planned, and what becomes of each object.
-"""
+"""The request and response of `/what-if`: decoding, limits, and the report on each object."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +9,7 @@ import msgspec
 
 from extender.core.resources.requests import RequestError
 from extender.explain.manifests.documents import DocumentError, drop_nulls
-from extender.explain.manifests.objects import MAX_PODS, Given, Texts, Workload, read_given, refusal_of, renamed
+from extender.explain.manifests.objects import MAX_PODS, GivenObjects, Texts, Workload, read_given, refusal_of, renamed
 from extender.explain.processes import QuestionError
 from extender.kube.objects import Node, Pod
 from extender.parts.what_if.claims import claims_of, names_of, pods_of
@@ -28,54 +25,53 @@ _Reasons = Annotated[dict[str, int], {"needs 2 GPUs, best node: 1 free": 1}]
 
 
 class WhatIfError(QuestionError):
-    """An invalid request; says what would be right."""
+    """An invalid request."""
 
 
 class AddedNodes(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """Nodes that the cluster does not have."""
+    """Nodes to add. Exactly one of `template` and `manifest` is required."""
 
     template: str = ""
-    """Name of a node that they are like."""
+    """Name of the node to copy."""
     manifest: dict[str, Any] | None = None
-    """Or the node itself."""
+    """A Node manifest."""
     count: Annotated[int, msgspec.Meta(ge=1, le=_MAX_ADDED)] = 1
 
 
 class WhatIf(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The question."""
+    """The request body."""
 
     pods: list[dict[str, Any]] = []
-    """Manifests."""
+    """Pod manifests."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_PODS)] = 1
-    """How many of each pod, and of each object."""
+    """Copies of each pod and of each object."""
     objects: list[dict[str, Any]] = []
-    """Objects that make pods, such as Jobs, with what goes with them: PodGroups, claims and their templates, nodes to
+    """Manifests of objects that create pods, such as Jobs, and of PodGroups, claims, claim templates and nodes to
     add."""
     manifest: Texts = ""
-    """The same as text, YAML or JSON, of one document or several; or as several texts."""
+    """The same as YAML or JSON text of one or more documents, or as several texts."""
     namespace: str = "default"
-    """Of objects that name none."""
+    """Namespace of objects that name none."""
     drain: list[str] = []
-    """Nodes that are taken out of use: their pods have to go elsewhere, before the others."""
+    """Nodes to drain: their pods are placed elsewhere, before all other pods."""
     add_nodes: list[AddedNodes] = []
     claims: list[dict[str, Any]] = []
-    """Manifests of ResourceClaims that the cluster does not have."""
+    """Manifests of ResourceClaims that are not in the cluster."""
     claim_templates: list[dict[str, Any]] = []
     """Manifests of ResourceClaimTemplates that pods name."""
     waiting: bool = False
-    """Whether the pods that wait for a node now are asked about too, before the others; they are where nodes are added
-    and nothing else is asked about."""
+    """Whether to place the pending pods too, before the pods of the request; implied if the request only adds nodes."""
     find_nodes: bool = False
-    """Whether to find the fewest new nodes by which all pods would be placed."""
+    """Whether to find the fewest new nodes with which all pods are placed."""
     candidates: list[dict[str, Any]] = []
-    """Manifests of nodes that new ones may be like, beside those of the cluster."""
+    """Manifests of further nodes that new nodes may be copies of, besides those of the cluster."""
 
 
 _decoder: Final = msgspec.json.Decoder(WhatIf)
 
 
 class PlacedObject(TypedDict):
-    """What becomes of the pods of one object."""
+    """Where the pods of one object go."""
 
     object: Annotated[str, "Job research/train"]
     place: Annotated[str, "objects[0]"]
@@ -87,76 +83,77 @@ class PlacedObject(TypedDict):
 
 
 class WhatIfResult(PlanReport, TypedDict):
-    """The answer."""
+    """The response body."""
 
     fragmentsBefore: Annotated[float, 0.25]
     stranded: Annotated[float | None, 0.0312]
     strandedBefore: Annotated[float | None, 0.0284]
     reasons: _Reasons
     noMoveHelps: list[str]
-    """Pods without a node that would have none either if running pods moved."""
+    """Unplaced pods that would stay unplaced even if running pods moved."""
     moved: list[str]
     gained: list[str]
     unreadable: int
-    """Pods whose request can't be understood."""
+    """Number of pods whose request is invalid."""
     objects: list[PlacedObject]
     skipped: list[str]
     notChecked: dict[str, int]
-    """What nobody has looked at of pods that find a node, and of how many."""
+    """Number of placed pods by what was not checked of them."""
     missing: NotRequired[dict[str, Any]]
 
 
 class Needs(msgspec.Struct):
-    """What a question needs to know of the cluster."""
+    """The cluster data that a question needs."""
 
     drain: list[str]
     adds: bool
     claims: list[str]
-    """ResourceClaims that its pods name, by `namespace/name`; "" for the name of one that is made from a template."""
+    """`namespace/name` of the ResourceClaims that its pods name; the name is "" for one made from a template."""
     waiting: bool = False
-    """Whether the pods that wait are asked about."""
+    """Whether it places the pending pods."""
     rules: bool = True
-    """Whether rules about other pods matter to those that are asked about."""
+    """Whether any of its pods may have topology spread constraints or inter-pod affinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question, and what its objects hold."""
+    """The request, with its objects decoded."""
 
     asked: WhatIf
-    given: Given
+    given: GivenObjects
 
     @property
     def adds_alone(self) -> bool:
-        """Whether nodes are added for nobody: then it is about the pods that wait."""
-        asked, given = self.asked, self.given
-        others = asked.pods or given.workloads or asked.drain or asked.waiting
-        return not others and bool(asked.add_nodes or asked.find_nodes or given.nodes)
+        """Whether the request only adds nodes: then it places the pending pods."""
+        request, given = self.asked, self.given
+        others = request.pods or given.workloads or request.drain or request.waiting
+        return not others and bool(request.add_nodes or request.find_nodes or given.nodes)
 
     @property
     def waiting(self) -> bool:
-        """Whether pods that wait are asked about."""
+        """Whether to place the pending pods."""
         return self.asked.waiting or self.adds_alone
 
     @property
     def add_nodes(self) -> list[AddedNodes]:
-        """Those of its objects are candidates instead where new ones are searched for."""
+        """Nodes to add; those among the objects are candidates instead if new nodes are searched for."""
         given = [] if self.asked.find_nodes else self.given.nodes
         return [*self.asked.add_nodes, *(AddedNodes(manifest=node) for node in given)]
 
     @property
     def candidates(self) -> list[dict[str, Any]]:
-        """What new nodes may be like."""
+        """Manifests of nodes that new nodes may be copies of."""
         return [*self.asked.candidates, *(self.given.nodes if self.asked.find_nodes else ())]
 
 
 def needs_of(question: Question) -> Needs:
-    """What a question needs."""
-    asked = question.asked
-    adds = bool(question.add_nodes) or asked.find_nodes
-    claims = dict.fromkeys((*names_of(asked.pods), *claims_of(question.given.pods)))
-    rules = bool(question.waiting or asked.drain) or any(map(_has_rules, (*pods_of(asked.pods), *question.given.pods)))
-    return Needs(list(dict.fromkeys(asked.drain)), adds, list(claims), question.waiting, rules)
+    """The cluster data that a question needs."""
+    request = question.asked
+    adds = bool(question.add_nodes) or request.find_nodes
+    claims = dict.fromkeys((*names_of(request.pods), *claims_of(question.given.pods)))
+    pods = (*pods_of(request.pods), *question.given.pods)
+    rules = bool(question.waiting or request.drain) or any(map(_has_rules, pods))
+    return Needs(list(dict.fromkeys(request.drain)), adds, list(claims), question.waiting, rules)
 
 
 def _has_rules(pod: Pod) -> bool:
@@ -168,29 +165,29 @@ def _has_rules(pod: Pod) -> bool:
 
 
 def read_question(body: bytes) -> Question:
-    """Raises WhatIfError."""
+    """The decoded request body. Raises WhatIfError."""
     try:
-        asked = _decoder.decode(body)
+        request = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WhatIfError(f"invalid request: {error}") from None
-    if len(asked.drain) > _MAX_ADDED:
+    if len(request.drain) > _MAX_ADDED:
         raise WhatIfError(f"drain: more than {_MAX_ADDED} nodes")
-    drop_nulls(asked.pods)
+    drop_nulls(request.pods)
     try:
-        given = read_given(asked.objects, asked.manifest, asked.namespace, asked.replicas)
+        given = read_given(request.objects, request.manifest, request.namespace, request.replicas)
     except DocumentError as error:
         raise WhatIfError(str(error)) from None
-    question = Question(asked, given)
+    question = Question(request, given)
     if len(question.candidates) > _MAX_CANDIDATES:
         raise WhatIfError(f"candidates: more than {_MAX_CANDIDATES} nodes")
     return question
 
 
-def added_nodes(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:
-    """The nodes to add, under names that the cluster does not have, each with the one that it is like. Raises
+def added_nodes(entries: Iterable[AddedNodes], known: dict[str, Node]) -> list[tuple[Node, str]]:
+    """The nodes to add under new names, each with the name of the node that it copies, "" for a manifest. Raises
     WhatIfError."""
     added: list[tuple[Node, str]] = []
-    for entry in asked:
+    for entry in entries:
         if bool(entry.template) == (entry.manifest is not None):
             raise WhatIfError("addNodes: write either template (a node's name) or manifest")
         if entry.manifest is not None:
@@ -208,7 +205,7 @@ def added_nodes(asked: Iterable[AddedNodes], known: dict[str, Node]) -> list[tup
 
 
 def copied(template: Node, name: str) -> Node:
-    """An empty node like another one, under a name of its own; not cordoned."""
+    """An empty copy of a node under a new name, not cordoned."""
     labels = {**(template.metadata.labels or {}), HOSTNAME: name}
     metadata = msgspec.structs.replace(template.metadata, name=name, uid=name, labels=labels)
     spec = msgspec.structs.replace(template.spec, unschedulable=False)
@@ -216,19 +213,19 @@ def copied(template: Node, name: str) -> Node:
 
 
 def decoded_node(manifest: dict[str, Any], key: str) -> Node:
-    """A node given in a question, under a key of it. Raises WhatIfError."""
+    """A node of the request; `key` names it in errors. Raises WhatIfError."""
     try:
         return decode_node(manifest)
     except msgspec.ValidationError as error:
         raise WhatIfError(f"{key}: {error}") from None
 
 
-def asked_pods(asked: WhatIf) -> list[Pod]:
-    """The pods asked about, each as often as it is wanted. Raises WhatIfError."""
-    if len(asked.pods) * asked.replicas > MAX_PODS:
-        raise WhatIfError(f"pods: {len(asked.pods)} x {asked.replicas} replicas are more than {MAX_PODS} pods")
+def asked_pods(request: WhatIf) -> list[Pod]:
+    """The pods of the request, each `replicas` times. Raises WhatIfError."""
+    if len(request.pods) * request.replicas > MAX_PODS:
+        raise WhatIfError(f"pods: {len(request.pods)} x {request.replicas} replicas are more than {MAX_PODS} pods")
     pods: list[Pod] = []
-    for number, manifest in enumerate(asked.pods):
+    for number, manifest in enumerate(request.pods):
         try:
             pod = decode_pod(manifest)
             asked_of(pod)
@@ -239,8 +236,8 @@ def asked_pods(asked: WhatIf) -> list[Pod]:
             raise WhatIfError(f"pods[{number}]: {error}") from None
         metadata = pod.metadata
         name, namespace = metadata.name or f"pod-{number}", metadata.namespace or "default"
-        for replica in range(asked.replicas):
-            key = f"{name}-{replica}" if asked.replicas > 1 else name
+        for replica in range(request.replicas):
+            key = f"{name}-{replica}" if request.replicas > 1 else name
             named = msgspec.structs.replace(metadata, name=key, namespace=namespace, uid=f"{number}-{key}")
             pods.append(msgspec.structs.replace(pod, metadata=named))
     return pods
@@ -248,17 +245,17 @@ def asked_pods(asked: WhatIf) -> list[Pod]:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Those that make pods."""
+    """The request's workloads and their pods."""
 
     workloads: Sequence[Workload]
     pods_of: Sequence[Sequence[Pod]]
-    """Of each workload, no two pods under one name."""
+    """Pods of each workload, under unique names."""
     copy_of: Mapping[str, int]
-    """By UID of a pod, the number of the copy that it is of, 0 where there is one."""
+    """By pod UID: the number of the workload's copy, 0 if there is only one."""
 
     @classmethod
-    def of(cls, given: Given, taken: Iterable[str]) -> "Objects":
-        """The objects of a question whose other pods have these keys."""
+    def of(cls, given: GivenObjects, taken: Iterable[str]) -> "Objects":
+        """The objects of a request; `taken` are the keys of its other pods."""
         pods_of = renamed(given.workloads, taken)
         copies = {
             pod.metadata.uid: workload.copy
@@ -269,16 +266,16 @@ class Objects:
 
     @property
     def pods(self) -> list[Pod]:
-        """Of all of them, in their order."""
+        """Pods of all workloads, in order."""
         return [pod for pods in self.pods_of for pod in pods]
 
     def copied(self, pod: Pod, planned: PlanPod) -> PlanPod:
-        """A pod as planners take it: copies of an object are gangs of their own."""
+        """A planned pod; each copy of an object is a separate gang."""
         copy = self.copy_of[pod.metadata.uid]
         return replace(planned, gang=f"{planned.gang}, copy {copy}") if copy and planned.gang else planned
 
     def report(self, result: PlanReport, notes: Mapping[str, str]) -> list[PlacedObject]:
-        """Of each object which pods go where, and why others go nowhere; `notes` are by the keys of pods."""
+        """For each object, which pods go where and why others are not placed; `notes` are by pod key."""
         node_of = {entry["pod"]: entry["node"] for entry in result["assignments"]}
         why = {entry["pod"]: entry["reason"] for entry in result["unassigned"]}
         return [

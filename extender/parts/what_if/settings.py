@@ -1,4 +1,4 @@
-"""Whether what-if questions are answered."""
+"""Settings of the what_if part."""
 
 from typing import Final
 

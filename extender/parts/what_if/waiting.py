@@ -1,4 +1,4 @@
-"""Pods that wait for a node now, and of those the ones that more nodes may help."""
+"""The pending pods, and which of them more nodes may help."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,40 +12,41 @@ from extender.explain.manifests.objects import MAX_PODS
 from extender.kube.objects import Pod
 from extender.kube.watches import ListDecoder
 from extender.parts.what_if.questions import WhatIfError
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM
+from extender.planning.wait_reasons import ROOM_CODES
 from extender.plugins.pods import read_pod_request
 from extender.queueing.pods.backlog import Backlog
 from extender.queueing.pods.objects import is_gated, other_gates
 
 _pods_decoder: Final = ListDecoder(Pod)
 _ON_ITS_WAY: Final = "on its way to a node"
+"""Pods held for this reason are left out of the answer."""
 
 
-class Waiting(msgspec.Struct):
-    """What the queue knows of the pods that wait."""
+class PendingState(msgspec.Struct):
+    """The queue's state of the pending pods."""
 
     held: dict[str, str] = {}
-    """By UID, why those wait that no node would help."""
+    """By UID, why pods wait that no node would help."""
     claims: list[str] = []
-    """ResourceClaims that they name, by `namespace/name`."""
+    """`namespace/name` of the ResourceClaims that the other pods name."""
 
 
-def waiting_in(backlog: Backlog | None) -> Waiting:
-    """What a queue knows; nothing where there is none."""
-    told = Waiting({}, [])
+def waiting_in(backlog: Backlog | None) -> PendingState:
+    """The state of a queue's pods; empty without a queue."""
+    result = PendingState({}, [])
     for uid, entry in (backlog.entries if backlog is not None else {}).items():
         why = entry.fault or entry.skips.reason
         if not entry.stage.waits and (entry.node or entry.stage.is_written):
-            told.held[uid] = _ON_ITS_WAY
-        elif why is not None and why.code not in FOR_WANT_OF_ROOM:
-            told.held[uid] = str(why)
+            result.held[uid] = _ON_ITS_WAY
+        elif why is not None and why.code not in ROOM_CODES:
+            result.held[uid] = str(why)
         else:
-            told.claims += claim_keys(entry.pod)
-    return told
+            result.claims += claim_keys(entry.pod)
+    return result
 
 
 def waiting_pods(content: bytes, held: Mapping[str, str]) -> tuple[list[Pod], dict[str, str]]:
-    """Of a list of pending pods those that wait for room, by their turn; and why others wait, by `namespace/name`.
+    """The pods of a PodList that wait for room, in queue order; and why others wait, by `namespace/name`.
 
     Raises WhatIfError.
     """
@@ -61,7 +62,7 @@ def waiting_pods(content: bytes, held: Mapping[str, str]) -> tuple[list[Pod], di
 
 
 def _waits(pod: Pod) -> bool:
-    """Whether a pod waits for a node that Kerf has a say in, and has none in view; refused before, or new."""
+    """Whether Kerf has a say in the pod's placement and it has neither a node nor a nominated one."""
     if pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp or other_gates(pod):
         return False
     if pod.status.nominated_node_name:

@@ -1,36 +1,37 @@
-"""What moves cost at least: to stop a search that has found the cheapest, and to tell how far it is from them."""
+"""Lower bound on the cost of moves: ends a search that has reached it, and shows how far a result is from it."""
 
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask
 from extender.planning.moves.evictions import MOST_LISTED, Prices, cheapest_at, counts_whole, cover_costs, least_prices
 from extender.planning.moves.obstacles import may_be_emptied
-from extender.planning.moves.trials import Trial
-from extender.planning.plan_state import free_units, units
+from extender.planning.moves.trials import MoveTrial
+from extender.planning.plan_state import free_units
+from extender.planning.plan_state import units as gpu_units
 
 
-def least_cost(trial: Trial) -> float:
-    """GPU-seconds that any moves lose by which the target fits: inf where there are none that do.
+def least_cost(trial: MoveTrial) -> float:
+    """GPU-seconds that moves lose at least for the target to fit; inf if none can make it fit.
 
-    `trial` has nobody away but those who have to leave the nodes that shall be empty. Where each of the moved pods goes
-    is not asked. A unit on several nodes counts in equal parts on each of them, since it may serve all.
+    On `trial` only the forced units are away. The bound ignores where moved pods go. The cost of a unit on several
+    nodes is split equally among them, since its eviction helps all.
     """
     forced = trial.cost[0]
     return forced + max(_of_rows(trial), _of_gpus(trial), _of_emptied(trial))
 
 
-def _shares(trial: Trial) -> Floats:
-    """(U,) the part of its cost that a unit counts on each of its nodes; inf for those that stay."""
-    of_units = trial.units
-    num_rows = np.bincount(of_units.part_unit, minlength=len(of_units.members))
-    cost: Floats = of_units.cost / np.maximum(num_rows, 1)
+def _shares(trial: MoveTrial) -> Floats:
+    """(U,) the share of a unit's cost counted on each of its nodes; inf for units that stay."""
+    units = trial.units
+    num_rows = np.bincount(units.part_unit, minlength=len(units.members))
+    cost: Floats = units.cost / np.maximum(num_rows, 1)
     if len(trial.problem.target.pods) + trial.problem.target.num_empty == 1:
-        cost = of_units.cost
-    return np.where(of_units.movable, cost, np.inf)
+        cost = units.cost
+    return np.where(units.movable, cost, np.inf)
 
 
-def _of_rows(trial: Trial) -> float:
-    """Of pods of which no two find place on one node: so many nodes, those where it costs least."""
+def _of_rows(trial: MoveTrial) -> float:
+    """Bound by pods no two of which fit one node: the sum of the cheapest such nodes."""
     target = trial.problem.target
     prices = Prices(_shares(trial))
     alone = [position for position in range(trial.num_target) if target.apart or _fills_half(trial, position)]
@@ -44,13 +45,13 @@ def _of_rows(trial: Trial) -> float:
     return float(np.sort(smallest)[: len(alone)].sum())
 
 
-def _fills_half(trial: Trial, position: int) -> bool:
-    request = trial.pods[position].gpus
-    return counts_whole(request) and 2 * trial.pods[position].num_gpus > int(units(trial.state.cluster).max(initial=0))
+def _fills_half(trial: MoveTrial, position: int) -> bool:
+    pod = trial.pods[position]
+    return counts_whole(pod.gpus) and 2 * pod.num_gpus > int(gpu_units(trial.state.cluster).max(initial=0))
 
 
-def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
-    """(N,) what room for a pod costs on each node."""
+def _of_pod(trial: MoveTrial, position: int, prices: Prices) -> Floats:
+    """(N,) lowest cost of making room for a pod on each node."""
     costs = least_prices(trial, position, prices)
     costs[trial.closed] = np.inf
     if not counts_whole(trial.pods[position].gpus):
@@ -62,8 +63,8 @@ def _of_pod(trial: Trial, position: int, prices: Prices) -> Floats:
     return costs
 
 
-def _of_gpus(trial: Trial) -> float:
-    """Of all pods of whole GPUs together: so many GPUs, wherever that costs least."""
+def _of_gpus(trial: MoveTrial) -> float:
+    """Bound by all pods of whole GPUs together: the cheapest way to free that many GPUs anywhere."""
     pods = [pod for pod in trial.problem.target.pods if counts_whole(pod.gpus)]
     may: Mask = np.zeros(len(trial.closed), np.bool_)
     for kind in {pod.kind for pod in pods}:
@@ -73,15 +74,15 @@ def _of_gpus(trial: Trial) -> float:
     missing = sum(pod.num_gpus for pod in pods) - int(free.sum())
     if missing <= 0:
         return 0.0
-    of_units, share = trial.units, _shares(trial)
-    parts = may[of_units.part_row] & np.isfinite(share[of_units.part_unit])
-    parts &= ~np.isin(of_units.part_unit, list(trial.away))
-    gpus, price = of_units.part_gpus[parts], share[of_units.part_unit[parts]]
+    units, share = trial.units, _shares(trial)
+    parts = may[units.part_row] & np.isfinite(share[units.part_unit])
+    parts &= ~np.isin(units.part_unit, list(trial.away))
+    gpus, price = units.part_gpus[parts], share[units.part_unit[parts]]
     return float(cover_costs(np.array([missing]), np.zeros(len(gpus), np.intp), gpus, price)[0])
 
 
-def _of_emptied(trial: Trial) -> float:
-    """Of the nodes that shall be empty, whichever: so many, those where it costs least."""
+def _of_emptied(trial: MoveTrial) -> float:
+    """Bound by `Target.num_empty`: the sum of the cheapest nodes to empty."""
     num = trial.problem.target.num_empty
     share = _shares(trial)
     rows = np.flatnonzero(may_be_emptied(trial)).tolist()

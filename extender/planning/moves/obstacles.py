@@ -1,4 +1,4 @@
-"""Why room can't be made: who stays in the way, and who has no place elsewhere."""
+"""Sentences that say why room can't be made: pods that stay in the way, and pods without a place elsewhere."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,63 +8,63 @@ import numpy as np
 
 from extender.core.clusters import Mask
 from extender.planning.moves.problems import Problem
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import Units, forced
 
-_MOST_NAMED: Final = 3
-"""Pods in one sentence, and sentences of one kind."""
+_MAX_NAMED: Final = 3
+"""Most pods in one sentence, and sentences of one kind."""
 
 
 def in_the_way(problem: Problem, units: Units) -> list[str]:
-    """Why the nodes that shall be empty can't be, or pods that shall leave stay: sentences, none where they can."""
+    """Why `Target.empty` can't be emptied, or pods of `Target.leave` can't leave; empty if they can."""
     names = problem.view.cluster.node_names
-    said = []
+    reasons = []
     for row in sorted(problem.target.empty):
         if staying := [unit for unit in units.at.get(row, ()) if units.stays[unit]]:
-            said.append(f"{names[row]} can't be emptied: {_who_stays(problem, units, row, staying)}")
+            reasons.append(f"{names[row]} can't be emptied: {_staying_pods(problem, units, row, staying)}")
     for number in sorted(problem.target.leave):
         if why := units.stays[units.unit_of[number]]:
-            said.append(f"{problem.running[number].key} can't leave {names[problem.running[number].row]}: {why}")
+            reasons.append(f"{problem.running[number].key} can't leave {names[problem.running[number].row]}: {why}")
     num_pods = sum(len(units.members[unit]) for unit in forced(problem, units))
     if problem.max_moves is not None and num_pods > problem.max_moves:
-        what = "to empty these nodes" if problem.target.empty else "that all of them leave"
-        said.append(f"{what} takes {num_pods} moves, {problem.max_moves} are allowed")
-    return said
+        what = "emptying these nodes" if problem.target.empty else "moving all of them"
+        reasons.append(f"{what} takes {num_pods} moves, {problem.max_moves} are allowed")
+    return reasons
 
 
-def never(trial: Trial) -> list[str]:
-    """Why the target does not fit even if all who may move were gone; none where nothing is known to forbid it."""
+def impossible_reasons(trial: MoveTrial) -> list[str]:
+    """Why the target would not fit even with all movable pods gone; empty if no reason is known."""
     begun = trial.mark()
-    _all_leave(trial)
-    said = [*_pods_without_room(trial), *_too_few_to_empty(trial)]
+    _evict_all(trial)
+    reasons = [*_pods_without_room(trial), *_too_few_to_empty(trial)]
     trial.rollback(begun)
-    return said
+    return reasons
 
 
-def no_place(trial: Trial, stuck: Iterable[int]) -> list[str]:
-    """Who found no place, by the positions of pods, those first for whom that was so most often."""
+def no_place(trial: MoveTrial, stuck: Iterable[int]) -> list[str]:
+    """The pods that found no place, the most frequent first; `stuck` has their positions."""
     if why := _not_together(trial):
         return [why]
-    found = Counter(trial.pods[position].key for position in stuck if position >= trial.num_target)
-    most = sorted(found, key=lambda key: (-found[key], key))[:_MOST_NAMED]
-    said = [f"no place elsewhere for {key}" for key in most]
+    counts = Counter(trial.pods[position].key for position in stuck if position >= trial.num_target)
+    most = sorted(counts, key=lambda key: (-counts[key], key))[:_MAX_NAMED]
+    reasons = [f"no place elsewhere for {key}" for key in most]
     target = {trial.pods[position].key: position for position in stuck if position < trial.num_target}
-    for key in sorted(target)[:_MOST_NAMED]:
-        said.append(f"no node found for {key} beside the rest of the target")
-    return said
+    for key in sorted(target)[:_MAX_NAMED]:
+        reasons.append(f"no node found for {key} together with the rest of the target")
+    return reasons
 
 
-def _all_leave(trial: Trial) -> None:
-    """All who may move."""
+def _evict_all(trial: MoveTrial) -> None:
+    """Evict all movable units."""
     for unit in np.flatnonzero(trial.units.movable).tolist():
         if unit not in trial.away:
             trial.evict(unit)
 
 
-def _not_together(trial: Trial) -> str:
-    """How many pods of the target found nodes together once all who may move were gone, "" for all of them."""
+def _not_together(trial: MoveTrial) -> str:
+    """How many pods of the target fit together with all movable pods gone; "" if all do."""
     begun = trial.mark()
-    _all_leave(trial)
+    _evict_all(trial)
     left = []
     for position in range(trial.num_target):
         rows = np.flatnonzero(trial.state.fits(position) & ~trial.closed)
@@ -75,21 +75,21 @@ def _not_together(trial: Trial) -> str:
     placed = trial.num_target - len(left)
     why = f"{trial.pods[left[0]].key}: {_why_no_room(trial, left[0])}" if left else ""
     trial.rollback(begun)
-    return why and f"{placed} of {trial.num_target} pods found nodes with all gone that may move; {why}"
+    return why and f"{placed} of {trial.num_target} pods fit with all movable pods gone; {why}"
 
 
-def _pods_without_room(trial: Trial) -> list[str]:
+def _pods_without_room(trial: MoveTrial) -> list[str]:
     pods, state = trial.problem.target.pods, trial.state
     first = {state.view.alike(pod): position for position, pod in reversed(list(enumerate(pods)))}
-    said = []
-    for position in sorted(first.values())[:_MOST_NAMED]:
+    reasons = []
+    for position in sorted(first.values())[:_MAX_NAMED]:
         if not (state.fits(position) & ~trial.closed).any():
-            said.append(f"{pods[position].key}: {_why_no_room(trial, position)}")
-    return said
+            reasons.append(f"{pods[position].key}: {_why_no_room(trial, position)}")
+    return reasons
 
 
-def _why_no_room(trial: Trial, position: int) -> str:
-    """Of a pod that fits nowhere even without all who may move: who stays where the fewest do that would have to go."""
+def _why_no_room(trial: MoveTrial, position: int) -> str:
+    """Why a pod fits nowhere with all movable pods gone, and which pods stay on the node with the fewest of them."""
     units, state = trial.units, trial.state
     why = str(state.why_not(position))
     begun = trial.mark()
@@ -103,10 +103,10 @@ def _why_no_room(trial: Trial, position: int) -> str:
     staying = {row: [unit for unit in units.at.get(row, ()) if units.stays[unit]] for row in rows}
     row = min(rows, key=lambda row: (len(staying[row]), row))
     name = state.cluster.node_names[row]
-    return f"{why}; nearest is {name}, where {_who_stays(trial.problem, units, row, staying[row])}"
+    return f"{why}; nearest is {name}, where {_staying_pods(trial.problem, units, row, staying[row])}"
 
 
-def _too_few_to_empty(trial: Trial) -> list[str]:
+def _too_few_to_empty(trial: MoveTrial) -> list[str]:
     problem, units = trial.problem, trial.units
     target = problem.target
     if not target.num_empty:
@@ -114,28 +114,28 @@ def _too_few_to_empty(trial: Trial) -> list[str]:
     may = may_be_emptied(trial)
     rows = np.flatnonzero(may).tolist()
     staying = {row: [unit for unit in units.at.get(row, ()) if units.stays[unit]] for row in rows}
-    num_free = sum(not units_here for units_here in staying.values())
+    num_free = sum(not stay for stay in staying.values())
     if num_free >= target.num_empty:
         return []
-    said = [f"{num_free} of the {len(rows)} nodes in question can be emptied, {target.num_empty} are asked for"]
+    reasons = [f"{num_free} of the {len(rows)} candidate nodes can be emptied, {target.num_empty} are requested"]
     nearest = sorted((row for row in rows if staying[row]), key=lambda row: (len(staying[row]), row))
     names = problem.view.cluster.node_names
-    said += [f"on {names[row]} {_who_stays(problem, units, row, staying[row])}" for row in nearest[:_MOST_NAMED]]
-    return said
+    reasons += [f"on {names[row]} {_staying_pods(problem, units, row, staying[row])}" for row in nearest[:_MAX_NAMED]]
+    return reasons
 
 
-def may_be_emptied(trial: Trial) -> Mask:
-    """(N,) nodes of which some shall be empty, whichever."""
+def may_be_emptied(trial: MoveTrial) -> Mask:
+    """(N,) candidates for `Target.num_empty`."""
     target = trial.problem.target
     exists = np.array([bool(name) for name in trial.state.cluster.node_names], np.bool_)
     may: Mask = exists & ~trial.closed
     return may if target.may_empty is None else may & target.may_empty
 
 
-def _who_stays(problem: Problem, units: Units, row: int, staying: Sequence[int]) -> str:
-    """As in `default/x stays: has no controller; and 2 more`; of gangs those who are on that node."""
+def _staying_pods(problem: Problem, units: Units, row: int, staying: Sequence[int]) -> str:
+    """For example `default/x stays: it has no controller; and 2 more`; a gang is named by its first pod on the node."""
     named = [
-        f"{problem.running[units.at[row][unit][0]].key} stays: {units.stays[unit]}" for unit in staying[:_MOST_NAMED]
+        f"{problem.running[units.at[row][unit][0]].key} stays: {units.stays[unit]}" for unit in staying[:_MAX_NAMED]
     ]
     more = len(staying) - len(named)
     return "; ".join(named) + (f"; and {more} more" if more else "")

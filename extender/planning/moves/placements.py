@@ -1,32 +1,32 @@
-"""Putting pods on nodes at the least price: the target's, then those that had to leave for them, and so on."""
+"""Places pods at the lowest price: the target's, then those evicted for them, and so on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from extender.core.clusters import Ints, Mask
+from extender.core.clusters import WHOLE_MILLI, Ints, Mask
 from extender.planning.moves.evictions import Prices, cheapest
 from extender.planning.moves.obstacles import may_be_emptied
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.plans import units_of
 
 
 @dataclass
 class Placing:
-    """How a trial's pods are put on nodes: what it counts when others leave, and where nobody shall go."""
+    """Places a trial's pods with given eviction prices and barred nodes."""
 
-    trial: Trial
+    trial: MoveTrial
     prices: Prices
     barred: dict[int, Mask] = field(default_factory=dict)
-    """By position: (N,) rows where that pod shall not go this time."""
+    """(N,) rows that a pod may not use; by position."""
     stuck: list[int] = field(default_factory=list)
     """Positions of pods that found no place."""
     paid: dict[int, float] = field(default_factory=dict)
-    """By position of pods that moved: what others count who had to leave for them."""
+    """By position: price of the evictions made for that pod."""
 
     def complete(self) -> bool:
-        """Put all on nodes that are on none, and let those stay who need not move; False where that can't be done."""
+        """Place all pods without a node, and return units home that need not move; False if that is impossible."""
         target = self.trial.problem.target
         missing = len(target.empty) + target.num_empty - int(self.trial.closed.sum())
         if not (self.target() and self.empty(missing) and self.settle()):
@@ -35,29 +35,29 @@ class Placing:
         return True
 
     def spare(self) -> None:
-        """Let everybody return who can, the dearest first."""
+        """Return units home where possible, the most expensive first."""
         trial = self.trial
         cost, size = trial.units.cost, trial.units.size
         for unit in sorted(trial.away, key=lambda unit: (-cost[unit], -size[unit], unit)):
             trial.bring_home(unit)
 
     def target(self) -> bool:
-        """Put all of the target's pods that are on no node, the largest gangs and pods first."""
+        """Place the target's unplaced pods, the largest gangs and pods first; False if one does not fit."""
         pods = self.trial.problem.target.pods
         waiting = [
-            unit for unit in units_of(pods) if any(self.trial.state.found(position) is None for position in unit)
+            unit for unit in units_of(pods) if any(self.trial.state.location(position) is None for position in unit)
         ]
         waiting.sort(key=lambda unit: (not pods[unit[0]].topology, *_largest_first(self.trial, unit)))
         return all(self._target_unit(unit) for unit in waiting)
 
     def empty(self, num: int) -> bool:
-        """Empty so many more nodes, those that cost least, and close them."""
+        """Empty and close `num` more nodes, the cheapest; False if there are too few."""
         return all(self._empty_one() for _ in range(num))
 
     def settle(self) -> bool:
-        """Give everybody who is away and on no node a place, which may make others leave in turn.
+        """Place all evicted units, which may evict others in turn; False if one does not fit.
 
-        Ends, since whoever has left once does not leave again.
+        Terminates, since no unit is evicted twice.
         """
         trial = self.trial
         while waiting := [unit for unit in trial.away if self._lacks_place(unit)]:
@@ -66,36 +66,35 @@ class Placing:
             for unit in waiting:
                 if not self._settle_unit(unit):
                     return False
-                if trial.num_away > num_away:  # some had to leave for it: they may be larger than who is next
+                if trial.num_away > num_away:  # it evicted others, which may be larger than the next one
                     break
         return True
 
     def _lacks_place(self, unit: int) -> bool:
         trial = self.trial
-        return any(trial.state.found(trial.position(member)) is None for member in trial.units.members[unit])
+        return any(trial.state.location(trial.position(member)) is None for member in trial.units.members[unit])
 
     def _size(self, unit: int) -> tuple[int, int, int, int]:
         return _largest_first(self.trial, [self.trial.position(member) for member in self.trial.units.members[unit]])
 
     def _target_unit(self, unit: Sequence[int]) -> bool:
-        """Put a pod, or all of a gang; of the domains of its topology in the one where that costs least."""
+        """Place a pod, or all of a gang in the cheapest domain of its topology."""
         trial = self.trial
-        here = [position for position in unit if trial.state.found(position) is None]
+        unplaced = [position for position in unit if trial.state.location(position) is None]
         rows = [row for position in unit if (row := trial.row(position)) is not None]
         domains = [domain for domain in _domains_of(trial, unit) if domain[rows].all()]
         if len(domains) == 1:
-            return self._put_all(here, domains[0])
+            return self._put_all(unplaced, domains[0])
         if not domains:
             self.stuck.append(unit[0])
         best: tuple[float, int, int] | None = None
         for number, domain in enumerate(domains):
             begun = trial.mark()
-            if self._put_all(here, domain):
-                known = set(trial.away)
-                price = float(self.prices.of_unit[sorted(known)].sum())
+            if self._put_all(unplaced, domain):
+                price = float(self.prices.of_unit[sorted(trial.away)].sum())
                 best = min(best or (np.inf, 0, 0), (price, trial.num_away, number))
             trial.rollback(begun)
-        return best is not None and self._put_all(here, domains[best[2]])
+        return best is not None and self._put_all(unplaced, domains[best[2]])
 
     def _put_all(self, positions: Sequence[int], domain: Mask) -> bool:
         for position in sorted(positions, key=lambda position: _largest_first(self.trial, [position])):
@@ -107,18 +106,18 @@ class Placing:
         return True
 
     def _put(self, position: int, allowed: Mask) -> bool:
-        """Put a pod where it has room, else where that is made at the least price."""
+        """Place a pod where it has room, else where making room is cheapest."""
         trial = self.trial
         row = trial.state.best_row(position, allowed & ~trial.closed)
         if row is None:
-            found = cheapest(trial, position, allowed, self.prices)
-            if found is None:
+            eviction = cheapest(trial, position, allowed, self.prices)
+            if eviction is None:
                 self.stuck.append(position)
                 return False
-            self.paid[position] = found.price
-            for unit in found.units:
+            self.paid[position] = eviction.price
+            for unit in eviction.units:
                 trial.evict(unit)
-            row = found.row
+            row = eviction.row
         trial.put(position, row)
         return True
 
@@ -133,12 +132,12 @@ class Placing:
         return self._settle_gang(unit, positions)
 
     def _settle_gang(self, unit: int, positions: Sequence[int]) -> bool:
-        """Members go back where they were, as far as that is free; one of them at least goes elsewhere."""
+        """Place a gang: members return to their nodes where there is room; at least one goes elsewhere."""
         trial = self.trial
         homes = {trial.position(member): trial.home[member][0] for member in trial.units.members[unit]}
         first = trial.home[trial.units.members[unit][0]][0]
         for position in positions:
-            if trial.state.found(position) is not None:
+            if trial.state.location(position) is not None:
                 trial.take(position)
         domains = sorted(_domains_of(trial, positions), key=lambda domain: not domain[first])
         for may_evict in (False, True):
@@ -184,15 +183,15 @@ class Placing:
         may = may_be_emptied(trial) & ~self._of_target() & (np.array(trial.guests) == 0)
         best: tuple[float, int, int, int] | None = None
         for row in np.flatnonzero(may).tolist():
-            here = list(trial.at_home(row))
-            price = float(prices.of_unit[here].sum()) + (0.0 if prices.of_row is None else float(prices.of_row[row]))
-            num_pods = int(trial.units.size[here].sum())
+            units = list(trial.at_home(row))
+            price = float(prices.of_unit[units].sum()) + (0.0 if prices.of_row is None else float(prices.of_row[row]))
+            num_pods = int(trial.units.size[units].sum())
             if not np.isfinite(price) or (
                 trial.problem.max_moves is not None and trial.num_away + num_pods > trial.problem.max_moves
             ):
                 continue
-            found = (price, num_pods, int(trial.state.cluster.tie_rank[row]), row)
-            best = found if best is None else min(best, found)
+            candidate = (price, num_pods, int(trial.state.cluster.tie_rank[row]), row)
+            best = candidate if best is None else min(best, candidate)
         if best is None:
             return False
         for unit in list(trial.at_home(best[-1])):
@@ -201,31 +200,31 @@ class Placing:
         return True
 
 
-def rows_of_target(trial: Trial) -> set[int]:
-    """Where pods of the target are."""
-    found = (trial.row(position) for position in range(trial.num_target))
-    return {row for row in found if row is not None}
+def rows_of_target(trial: MoveTrial) -> set[int]:
+    """Rows of the target's placed pods."""
+    rows = (trial.row(position) for position in range(trial.num_target))
+    return {row for row in rows if row is not None}
 
 
-def _largest_first(trial: Trial, positions: Sequence[int]) -> tuple[int, int, int, int]:
-    """Sorts the larger before the smaller: by GPUs, compute of a share, CPU, memory."""
+def _largest_first(trial: MoveTrial, positions: Sequence[int]) -> tuple[int, int, int, int]:
+    """Sort key, larger first: GPUs or compute of a share, CPU, memory."""
     pods = [trial.pods[position] for position in positions]
     return (
-        -sum(1000 * pod.num_gpus if pod.gpus is None or not pod.gpus.milli else pod.gpus.milli for pod in pods),
+        -sum(WHOLE_MILLI * pod.num_gpus if pod.gpus is None or not pod.gpus.milli else pod.gpus.milli for pod in pods),
         -sum(pod.cpu_milli for pod in pods),
         -sum(pod.memory_mib for pod in pods),
         positions[0],
     )
 
 
-def anywhere(trial: Trial, position: int) -> Mask:
-    """(N,) the nodes that a pod on its own may go to by its topology."""
+def anywhere(trial: MoveTrial, position: int) -> Mask:
+    """(N,) the nodes that a single pod's topology allows."""
     numbers = trial.state.view.domains_of([trial.pods[position]])
     return np.ones(len(trial.closed), np.bool_) if numbers is None else numbers >= 0
 
 
-def _domains_of(trial: Trial, positions: Sequence[int]) -> Iterator[Mask]:
-    """Masks (N,) of the nodes that pods may go to together: one for each domain of their topology."""
+def _domains_of(trial: MoveTrial, positions: Sequence[int]) -> Iterator[Mask]:
+    """Masks (N,) of the nodes that pods may use together, one per domain of their topology."""
     numbers: Ints | None = trial.state.view.domains_of([trial.pods[position] for position in positions])
     if numbers is None:
         yield np.ones(len(trial.closed), np.bool_)

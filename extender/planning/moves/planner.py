@@ -1,4 +1,4 @@
-"""The moves that cost least, by greedy construction and local search."""
+"""Finds the cheapest moves by greedy construction and local search."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from extender.core.policies.tightest import tightest
 from extender.planning.moves.obstacles import in_the_way
 from extender.planning.moves.problems import MovePlan, Problem
 from extender.planning.moves.search import searched
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import forced, units_of
 
 
@@ -17,15 +17,15 @@ def _never() -> bool:
 
 
 def plan_moves(problem: Problem, seed: int = 0, expired: Callable[[], bool] = _never) -> MovePlan:
-    """The cheapest moves found after which the target fits and every moved pod has a place.
+    """The cheapest moves found after which the target fits and every moved pod has a node.
 
-    Cost in GPU-seconds counts first, then the number of pods moved, then the rank of the places. `expired` tells
-    when to stop searching: what was found until then is returned. Equal problems and seeds give equal plans as long
-    as it says no. Raises ValueError for a problem that contradicts itself.
+    Compares cost in GPU-seconds, then the number of pods moved, then the nodes' scores. Once `expired` returns True the
+    search returns the best plan so far; until then plans are deterministic by problem and seed. Raises ValueError for
+    an inconsistent problem.
     """
     units = units_of(problem)
-    trial = Trial(problem, units, _plain(problem.view.policies))
-    proof = Trial(problem, units)
+    trial = MoveTrial(problem, units, _plain(problem.view.policies))
+    proof = MoveTrial(problem, units)
     if why := in_the_way(problem, units):
         return MovePlan(problem.view.cluster.version, False, impossible=tuple(why))
     trial.close(problem.target.empty)
@@ -35,7 +35,7 @@ def plan_moves(problem: Problem, seed: int = 0, expired: Callable[[], bool] = _n
 
 
 def _plain(policies: Mapping[str, Policy]) -> dict[str, Policy]:
-    """The same fit by the simplest rank: a search asks for thousands of ranks that decide little."""
+    """The same policies with the cheapest score: a search needs thousands of scores that decide little."""
     return {
         name: replace(
             policy,

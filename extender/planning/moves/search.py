@@ -1,4 +1,4 @@
-"""Local search: parts of a set of moves are taken back and made anew in another way, as long as that gains."""
+"""Local search: removes parts of a set of moves and rebuilds them in another way, keeping improvements."""
 
 from dataclasses import replace
 from typing import Final
@@ -11,22 +11,22 @@ from extender.planning.moves.evictions import Prices
 from extender.planning.moves.lower_bounds import least_cost
 from extender.planning.moves.placements import Placing, rows_of_target
 from extender.planning.moves.problems import MovePlan
-from extender.planning.moves.steps import Found, by_rank, in_steps, proved
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.steps import Solution, by_rank, in_steps, proved
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.plans import units_of
 
 _ROUNDS: Final = 600
 _ROUNDS_WITHOUT_GAIN: Final = 200
 _ROUNDS_AT_LEAST_COST: Final = 20
-_MOST_TAKEN_BACK: Final = 3
+_MAX_ROWS_REMOVED: Final = 3
 _SLACK: Final = 0.03
-"""How much more than the best a set of moves may cost from which the search goes on; less and less of it."""
+"""The search continues from solutions that cost up to this fraction more than the best; shrinks without gains."""
 
 
-def searched(trial: Trial, proof: Trial, seed: int, expired: Expired) -> MovePlan:
-    """The plan that costs least of all that are found on `trial`; where there is none, why.
+def searched(trial: MoveTrial, proof: MoveTrial, seed: int, expired: Expired) -> MovePlan:
+    """The cheapest plan found on `trial`, or one with reasons why there is none.
 
-    Moves are proved on `proof`, where nodes are ranked as in a live decision.
+    Moves are verified on `proof`, where nodes are scored as in a live decision.
     """
     rng = np.random.default_rng(seed)
     construction = Construction(trial, proof, rng, expired)
@@ -35,17 +35,17 @@ def searched(trial: Trial, proof: Trial, seed: int, expired: Expired) -> MovePla
     if begun is None:
         version = trial.problem.view.cluster.version
         return MovePlan(version, False, impossible=tuple(construction.why_none()))
-    found, prices = begun
-    found = _Search(construction, proof, rng, prices, expired).improved(found, least)
-    ranked = in_steps(proof, by_rank(proof, found.assignment))
-    return found.plan if ranked is None else ranked
+    best, prices = begun
+    best = _Search(construction, proof, rng, prices, expired).improved(best, least)
+    ranked = in_steps(proof, by_rank(proof, best.assignment))
+    return best.plan if ranked is None else ranked
 
 
 class _Search:
-    """Rounds of taking back and making anew."""
+    """Rounds of removing and rebuilding moves."""
 
     def __init__(
-        self, construction: Construction, proof: Trial, rng: np.random.Generator, learned: Prices, expired: Expired
+        self, construction: Construction, proof: MoveTrial, rng: np.random.Generator, learned: Prices, expired: Expired
     ) -> None:
         self._construction = construction
         self._trial = construction.trial
@@ -54,8 +54,8 @@ class _Search:
         self._expired = expired
         self._prices = (learned, Prices(construction.unit_prices()))
 
-    def improved(self, best: Found, least: float) -> Found:
-        """The best after all rounds, or once it costs no more than the least that it can."""
+    def improved(self, best: Solution, least: float) -> Solution:
+        """The best after all rounds. Stops earlier without gains, and soon after reaching the lower bound `least`."""
         trial = self._trial
         last_gain = 0
         for number in range(_ROUNDS):
@@ -65,7 +65,7 @@ class _Search:
             begun = trial.mark()
             prices = self._prices[int(self._rng.integers(len(self._prices)))]
             placing = Placing(trial, replace(prices, of_row=self._construction.row_prices(prices.of_unit)))
-            self._take_back(placing)
+            self._remove(placing)
             if placing.complete():
                 if trial.cost < best.cost and (better := proved(trial, self._proof)) is not None:
                     best, last_gain = better, number
@@ -76,8 +76,8 @@ class _Search:
             trial.rollback(begun)
         return best
 
-    def _take_back(self, placing: Placing) -> None:
-        """Take pods of the target off some nodes, or open some that were emptied, and let all return who can then."""
+    def _remove(self, placing: Placing) -> None:
+        """Remove target and moved pods from some nodes, reopen emptied ones, and return units home where possible."""
         trial, rng = self._trial, self._rng
         opened = [row for row in np.flatnonzero(trial.closed).tolist() if row not in trial.problem.target.empty]
         rows = self._chosen_rows(opened)
@@ -109,7 +109,7 @@ class _Search:
                 placing.barred[trial.position(member)] = barred
 
     def _chosen_rows(self, opened: list[int]) -> set[int]:
-        """Rows to take back from: where moved pods came from, the target's, and those that were emptied."""
+        """Rows to remove from: homes of moved pods, the target's rows and emptied ones."""
         trial, rng = self._trial, self._rng
         homes = sorted({trial.home[member][0] for unit in trial.away for member in trial.units.members[unit]})
         of_target = [*sorted(rows_of_target(trial)), *opened]
@@ -117,6 +117,6 @@ class _Search:
         if homes and (not of_target or rng.random() < 0.5):
             rows.add(int(rng.choice(homes)))
         if of_target and (not rows or rng.random() < 0.5):
-            num = int(rng.integers(1, min(len(of_target), _MOST_TAKEN_BACK) + 1))
+            num = int(rng.integers(1, min(len(of_target), _MAX_ROWS_REMOVED) + 1))
             rows.update(int(row) for row in rng.choice(of_target, num, replace=False))
         return rows

@@ -1,4 +1,4 @@
-"""A cluster on which moves are tried: units leave, the target's pods come, and everything can be undone."""
+"""A cluster state on which moves are tried: units are evicted, pods are placed, and all of it can be undone."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -15,10 +15,10 @@ from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 
 
-class Trial:
-    """A `PlanState` on which all pods have positions: the target's first, then those that run.
+class MoveTrial:
+    """A `PlanState` on which all pods have positions: the target's first, then the running ones.
 
-    A unit is away from when it leaves until it is back as it was, wherever it has been put meanwhile.
+    An evicted unit is away, also while placed elsewhere, until `bring_home` restores it.
     """
 
     def __init__(self, problem: Problem, units: Units, policies: Mapping[str, Policy] | None = None) -> None:
@@ -28,77 +28,77 @@ class Trial:
         self.num_target = len(target.pods)
         self.pods: tuple[PlanPod, ...] = (*target.pods, *(pod.pod for pod in running))
         self.home = [(pod.row, pod.booked) for pod in running]
-        view = _ground_of(problem)
+        view = _settled_view(problem)
         on = {self.num_target + number: home for number, home in enumerate(self.home)}
         self.state = PlanState(replace(view, policies=policies or view.policies), self.pods, problem.policy, on)
         self.leaving = {self.num_target + number: running[number].row for number in target.leave}
-        """By position: rows where pods must not stay."""
+        """By position: rows that pods have to leave."""
         self._left_for_good = frozenset(int(units.unit_of[number]) for number in target.leave)
         self.away: dict[int, None] = {}
-        """Units, in the order in which they left."""
+        """Evicted units, in order of eviction."""
         self.num_away = 0
-        """Pods of those."""
+        """Number of their pods."""
         self.closed: Mask = np.zeros(view.num_nodes, np.bool_)
-        """(N,) rows where nobody may come."""
+        """(N,) rows that no pod may be placed on."""
         self.marks = [0] * view.num_nodes
-        """(N,) equal marks are equal pods on equal GPUs of a row, who came told from who has always been there."""
+        """(N,) hash of each row's changes: equal for equal pods on equal GPUs, new and original ones distinguished."""
         self.guests = [0] * view.num_nodes
-        """(N,) pods that came, and are still there."""
+        """(N,) number of newly placed pods."""
         self._undo: list[Callable[[], None]] = []
 
     @property
     def cost(self) -> tuple[float, int]:
-        """GPU-seconds that those who are away lose, and how many pods they are."""
+        """GPU-seconds lost by the units that are away, and their number of pods."""
         return float(self.units.cost[sorted(self.away)].sum()), self.num_away
 
     def mark(self) -> int:
-        """What `rollback` goes back to."""
+        """A mark for `rollback`."""
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
-        """Undo everything since."""
+        """Undo everything since a mark."""
         while len(self._undo) > mark:
             self._undo.pop()()
 
     def position(self, running: int) -> int:
-        """Of a pod of `Problem.running`, among all pods."""
+        """Position of a pod of `Problem.running` among all pods."""
         return self.num_target + running
 
     def row(self, position: int) -> int | None:
-        """Where a pod is; None where it is on no node."""
-        found = self.state.found(position)
-        return None if found is None else found[0]
+        """A pod's row; None while it is on no node."""
+        location = self.state.location(position)
+        return None if location is None else location[0]
 
     def close(self, rows: Iterable[int]) -> None:
-        """Let nobody come to some rows."""
+        """Close rows to new pods."""
         self._set_closed([row for row in rows if not self.closed[row]], True)
 
     def open(self, rows: Iterable[int]) -> None:
-        """Let pods come again."""
+        """Reopen rows."""
         self._set_closed([row for row in rows if self.closed[row]], False)
 
     def put(self, position: int, row: int) -> None:
-        """Put a pod where it has room."""
+        """Place a pod on a row that has room."""
         self.state.put(position, row)
-        self._stepped(position, row, 1)
+        self._record(position, row, 1)
 
     def take(self, position: int) -> None:
-        """Take a pod off the node that it has been put on."""
+        """Remove a pod from the row that `put` placed it on."""
         self._take(position, -1)
 
     def evict(self, unit: int) -> None:
-        """All pods of a unit that is at home leave."""
+        """Remove all pods of a unit that is at home."""
         for member in self.units.members[unit]:
             self._take(self.position(member), 0)
         self._set_away(unit, True)
 
     def bring_home(self, unit: int) -> bool:
-        """Let a unit that is away have stayed where it was; whether it may, and has room there."""
+        """Restore a unit that is away to its original rows; returns False if it may not, or lacks room there."""
         if unit in self._left_for_good:
             return False
         begun = self.mark()
         for member in self.units.members[unit]:
-            if self.state.found(self.position(member)) is not None:
+            if self.state.location(self.position(member)) is not None:
                 self.take(self.position(member))
         for member in self.units.members[unit]:
             row, booked = self.home[member]
@@ -106,39 +106,39 @@ class Trial:
                 self.rollback(begun)
                 return False
             self.state.put_back(self.position(member), row, booked)
-            self._stepped(self.position(member), row, 0)
-            if self.guests[row] and not self._holds(row):
+            self._record(self.position(member), row, 0)
+            if self.guests[row] and self._is_overbooked(row):
                 self.rollback(begun)
                 return False
         self._set_away(unit, False)
         return True
 
     def at_home(self, row: int) -> dict[int, tuple[int, ...]]:
-        """The units that run on a row as they always did, each with its members there."""
-        return {unit: here for unit, here in self.units.at.get(row, {}).items() if unit not in self.away}
+        """The units on a row that have not been evicted, each with its members there."""
+        return {unit: members for unit, members in self.units.at.get(row, {}).items() if unit not in self.away}
 
-    def _holds(self, row: int) -> bool:
-        """Whether nothing of a row is promised twice."""
+    def _is_overbooked(self, row: int) -> bool:
+        """Whether a row has less of anything than its pods hold."""
         cluster = self.state.cluster
         free = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.cpu_free_milli, cluster.memory_free_mib)
         idle = cluster.gpu_healthy[row] & (cluster.gpu_free_milli[row] == WHOLE_MILLI)
         idle &= cluster.gpu_free_mib[row] == cluster.gpu_memory_mib[row]
         enough = idle.sum() * cluster.units_per_gpu[row] >= cluster.untracked_units[row]
-        return bool(enough) and all((array[row] >= 0).all() for array in free) and self.state.slots_free(row) >= 0
+        return not enough or any((array[row] < 0).any() for array in free) or self.state.slots_free(row) < 0
 
     def _take(self, position: int, num_guests: int) -> None:
-        found = self.state.found(position)
-        if found is None:
+        location = self.state.location(position)
+        if location is None:
             raise AssertionError(f"{self.pods[position].key} is on no node")
-        token = _token(position, found[1], guest=num_guests != 0)
+        token = _token(position, location[1], guest=num_guests != 0)
         self.state.take(position)
-        self._stepped(position, found[0], num_guests, token)
+        self._record(position, location[0], num_guests, token)
 
-    def _stepped(self, position: int, row: int, num_guests: int, token: int | None = None) -> None:
-        """Note the state's last step."""
+    def _record(self, position: int, row: int, num_guests: int, token: int | None = None) -> None:
+        """Record the state's last step for `rollback`."""
         if token is None:
-            found = self.state.found(position)
-            token = 0 if found is None else _token(position, found[1], guest=num_guests != 0)
+            location = self.state.location(position)
+            token = 0 if location is None else _token(position, location[1], guest=num_guests != 0)
 
         def undo() -> None:
             self.state.undo(self.state.num_steps - 1)
@@ -168,12 +168,12 @@ class Trial:
         self._undo.append(lambda: change(not closed))
 
 
-def _ground_of(problem: Problem) -> View:
-    """The view, in which what goes comes back in full and no more than that.
+def _settled_view(problem: Problem) -> View:
+    """The view, adjusted so that leaving pods free exactly what becomes available.
 
-    What is free is never negative there, even where pods hold more than there is: GPUs that are sick, nodes that are
-    booked over or keep a reserve. What a pod gives back then first settles that. And what pods that run are seen to
-    use is no sign of strangers once they have left.
+    The view never shows less than 0 free, even if pods hold more than the capacity: unhealthy GPUs, overbooked nodes,
+    reserves. Here the excess is subtracted, so that leaving pods first settle it. Observed usage of running pods' GPUs
+    is dropped, since it does not indicate untracked processes once they have left.
     """
     view, cluster = problem.view, problem.view.cluster
     milli, mib = np.zeros(cluster.gpu_model.shape, np.int64), np.zeros(cluster.gpu_model.shape, np.int64)
@@ -197,17 +197,17 @@ def _ground_of(problem: Problem) -> View:
     cpu_free = _settled(view.cpu_free_milli, cpu, view.cpu_allocatable_milli)
     memory_free = _settled(view.memory_free_mib, memory, view.memory_allocatable_mib)
     observed = cluster.observed.without_memory_of(milli > 0) if cluster.observed is not None else None
-    grounded = replace(
+    settled = replace(
         cluster,
         gpu_free_milli=_settled(cluster.gpu_free_milli, milli, installed).astype(np.int32),
         gpu_free_mib=_settled(cluster.gpu_free_mib, mib, most_mib).astype(np.int32),
         observed=observed,
     )
-    return replace(view, cluster=grounded, cpu_free_milli=cpu_free, memory_free_mib=memory_free)
+    return replace(view, cluster=settled, cpu_free_milli=cpu_free, memory_free_mib=memory_free)
 
 
 def _settled(free: Longs | Ints, held: Longs, capacity: npt.NDArray[np.integer]) -> Longs:
-    """(...) what is free, less what is held beyond the capacity."""
+    """(...) free amounts, less what is held beyond the capacity."""
     settled: Longs = free.astype(np.int64) - np.maximum(free + held - capacity, 0)
     return settled
 

@@ -1,6 +1,6 @@
-"""Who moves together: single pods and gangs, what that costs, and why some of them may not move.
+"""Units of running pods that move together: single pods and gangs, with their costs and why some may not move.
 
-Axis letters of this room: R running pods, U units, E parts of units (what a unit has on one node).
+Axis letters of this package: R running pods, U units, E parts of units (a unit's pods on one node).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from extender.core.clusters import Floats, Longs, Mask, Rows
-from extender.planning.moves.problems import Problem, Running
+from extender.planning.moves.problems import Problem, RunningPod
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """All that runs, as units that move whole."""
+    """All running pods, grouped into units that move as a whole."""
 
     members: tuple[tuple[int, ...], ...]
     """(U,) positions in `Problem.running`."""
     unit_of: Rows
-    """(R,)"""
+    """(R,) unit of each pod."""
     stays: tuple[str, ...]
-    """(U,) why it may not move, "" where it may."""
+    """(U,) why the unit may not move, "" if it may."""
     cost: Floats
     """(U,) GPU-seconds lost."""
     size: Longs
-    """(U,) pods."""
+    """(U,) number of pods."""
     gpus: Longs
-    """(U,) GPUs held, shares as one."""
+    """(U,) GPUs held; a share counts as one."""
     part_unit: Rows
     """(E,)"""
     part_row: Rows
@@ -35,7 +35,7 @@ class Units:
     part_gpus: Longs
     """(E,) GPUs that the unit holds on that node."""
     at: Mapping[int, Mapping[int, tuple[int, ...]]]
-    """By row: the units that run there, each with those of its members that do."""
+    """By row: the units that run there, each with its members there."""
 
     @property
     def movable(self) -> Mask:
@@ -44,7 +44,7 @@ class Units:
 
 
 def units_of(problem: Problem) -> Units:
-    """The units of a problem, in the order of the first pod of each. Raises ValueError for pods that contradict."""
+    """The units of a problem, ordered by the first pod of each. Raises ValueError for an inconsistent problem."""
     running = problem.running
     _check(problem)
     by_key: dict[str | int, list[int]] = {}
@@ -58,7 +58,11 @@ def units_of(problem: Problem) -> Units:
             unit_of[member] = number
             at.setdefault(running[member].row, {}).setdefault(number, []).append(member)
     held = [_num_gpus(pod) for pod in running]
-    parts = [(unit, row, sum(held[r] for r in here)) for row, of in sorted(at.items()) for unit, here in of.items()]
+    parts = [
+        (unit, row, sum(held[number] for number in local))
+        for row, units in sorted(at.items())
+        for unit, local in units.items()
+    ]
     columns = np.array(parts, np.int64).reshape(len(parts), 3).T
     return Units(
         members=members,
@@ -70,15 +74,15 @@ def units_of(problem: Problem) -> Units:
         part_unit=columns[0].astype(np.intp),
         part_row=columns[1].astype(np.intp),
         part_gpus=columns[2],
-        at={row: {unit: tuple(here) for unit, here in of.items()} for row, of in at.items()},
+        at={row: {unit: tuple(local) for unit, local in units.items()} for row, units in at.items()},
     )
 
 
 def forced(problem: Problem, units: Units) -> list[int]:
-    """Units that have to leave, whatever it costs: those on nodes that shall be empty, and those of `Target.leave`."""
+    """Units that have to leave at any cost: those on nodes to be emptied, and those of `Target.leave`."""
     target = problem.target
-    found = {unit for row in target.empty for unit in units.at.get(row, ())}
-    return sorted(found | {int(units.unit_of[number]) for number in target.leave})
+    on_emptied = {unit for row in target.empty for unit in units.at.get(row, ())}
+    return sorted(on_emptied | {int(units.unit_of[number]) for number in target.leave})
 
 
 def _check(problem: Problem) -> None:
@@ -94,44 +98,44 @@ def _check(problem: Problem) -> None:
         seen.add(pod.uid)
     target = problem.target
     if outside := [row for row in target.empty if not 0 <= row < len(names) or not names[row]]:
-        raise ValueError(f"there is no node at row {min(outside)}, which shall be empty")
+        raise ValueError(f"there is no node at row {min(outside)}, which is to be emptied")
     if target.num_empty < 0:
         raise ValueError(f"{target.num_empty} nodes can't be emptied")
     if outside := [number for number in target.leave if not 0 <= number < len(problem.running)]:
-        raise ValueError(f"there is no pod number {min(outside)}, which shall leave")
+        raise ValueError(f"there is no pod number {min(outside)}, which is to leave")
     if not (target.pods or target.empty or target.num_empty or target.leave):
-        raise ValueError("the target has neither pods nor nodes to be emptied, and nobody shall leave")
+        raise ValueError("the target has neither pods nor nodes to be emptied, nor pods that are to leave")
 
 
-def _num_gpus(pod: Running) -> int:
+def _num_gpus(pod: RunningPod) -> int:
     return len(pod.booked.all_gpus) + pod.booked.unknown
 
 
-def _stays(problem: Problem, unit: Sequence[Running]) -> str:
-    """Why a unit may not move: what holds one of its members holds all of them."""
+def _stays(problem: Problem, unit: Sequence[RunningPod]) -> str:
+    """Why a unit may not move, "" if it may; all members have to be movable."""
     for pod in unit:
         if why := _stays_alone(problem, pod):
-            return why if len(unit) == 1 else f"its gang moves whole, and {pod.key} stays: {why}"
+            return why if len(unit) == 1 else f"its gang moves as a whole, and {pod.key} stays: {why}"
     counted = [key for pod in unit for key in dict.fromkeys(pod.budgets)]
     for key in dict.fromkeys(counted):
         allowed = problem.budgets.get(key, 0)
         if counted.count(key) > allowed:
             if len(unit) == 1:
-                return f"disruption budget {key} allows nobody to be away"
-            return f"disruption budget {key} allows {allowed} to be away, and its gang has {counted.count(key)} of it"
+                return f"disruption budget {key} allows no evictions"
+            return f"disruption budget {key} allows {allowed} of {counted.count(key)} evictions of its gang"
     if problem.max_moves is not None and len(unit) > problem.max_moves:
         return f"it would take {len(unit)} moves, {problem.max_moves} are allowed"
     return ""
 
 
-def _stays_alone(problem: Problem, pod: Running) -> str:
+def _stays_alone(problem: Problem, pod: RunningPod) -> str:
     if pod.stays:
         return pod.stays
     if pod.priority > problem.target.priority:
         return f"its priority {pod.priority} is above {problem.target.priority}"
-    asked = pod.pod.gpus
-    if pod.booked.takings or pod.pod.claims or (asked is not None and asked.devices is not None):
-        return "it holds devices by ResourceClaims"
-    if pod.booked.mig or (asked is not None and asked.mig):
+    request = pod.pod.gpus
+    if pod.booked.takings or pod.pod.claims or (request is not None and request.devices is not None):
+        return "it holds devices through ResourceClaims"
+    if pod.booked.mig or (request is not None and request.mig):
         return "it holds MIG devices"
     return ""

@@ -1,4 +1,4 @@
-"""Planners by name, a file for each: it takes a batch of pods and a view of the cluster, and gives a plan."""
+"""Registry of planners by name, one module each. A planner plans a batch of pods on a view of the cluster."""
 
 from collections.abc import Mapping
 from typing import Final

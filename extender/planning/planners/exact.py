@@ -1,8 +1,7 @@
-"""The exact planner: a mixed-integer programme solved by HiGHS, the yardstick for small batches.
+"""The exact planner: a mixed-integer program solved by HiGHS, the yardstick for small batches.
 
-Variables count how many pods of each group go to each node, so that equal pods don't multiply the search. Pods that
-are worth more go first; among equal values fewer nodes are used. SciPy comes with the extra `plan`, since nothing
-else in a running service needs its 100 MB.
+Variables count the pods of each group on each node, so that equal pods don't multiply the search. It maximizes the
+weight of placed pods, then uses the fewest nodes. SciPy (100 MB) comes with the extra `plan`; nothing else needs it.
 """
 
 from collections.abc import Sequence
@@ -18,20 +17,20 @@ from extender.planning.plans import Plan, PlanError, PlanPod, View
 _MAX_VARIABLES: Final = 100_000
 _TIME_LIMIT_S: Final = 60.0
 _NODE_COST: Final = 1e-4
-"""Of a pod's worth, for each node used: breaks ties only."""
+"""Cost of each node used, where a pod weighs 1 or more: breaks ties only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """The optimum in pods placed, weighted by priority."""
+    """Maximizes the number of placed pods, weighted by priority."""
 
     name: ClassVar[str] = "exact"
     description: ClassVar[str] = "mixed-integer optimum by HiGHS (extra `plan`); small batches"
 
     def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
-        """The plan. Raises PlanError without SciPy, and for too large a batch or gangs of one domain."""
+        """The plan. Raises PlanError without SciPy, for too large a batch, and for gangs with a topology."""
         try:
-            from scipy import optimize, sparse  # noqa: PLC0415 - an extra, see above
+            from scipy import optimize, sparse  # noqa: PLC0415 - optional dependency, see above
         except ModuleNotFoundError as error:
             raise PlanError("the exact planner needs SciPy: pip install kerf[plan]") from error
         rows = [-1] * len(pods)
@@ -41,7 +40,7 @@ class Exact:
 
 
 def _assign(problem: Problem, rows: list[int], optimize: Any, sparse: Any) -> None:
-    """Write a node for each pod that gets one into (P,) `rows`. Raises PlanError."""
+    """Set `rows` (P,) for the pods that get a node. Raises PlanError."""
     if any(domain is not None for domain in problem.domain_of):
         raise PlanError("exact does not support gangs with a topology; use greedy or genetic")
     groups = _groups(problem)
@@ -61,7 +60,7 @@ def _assign(problem: Problem, rows: list[int], optimize: Any, sparse: Any) -> No
 
 
 def _groups(problem: Problem) -> list[list[int]]:
-    """Positions of pods that are interchangeable: of one class, and of one gang or none."""
+    """Groups of positions of interchangeable pods: of one class, and of one gang or none."""
     groups: dict[tuple[int, int], list[int]] = {}
     for position, key in enumerate(zip(_gang_of(problem).tolist(), problem.class_of.tolist(), strict=True)):
         groups.setdefault(key, []).append(position)
@@ -77,7 +76,7 @@ def _gang_of(problem: Problem) -> Ints:
 
 
 def _solve(problem: Problem, groups: list[list[int]], group: Rows, row: Rows, optimize: Any, sparse: Any) -> Longs:
-    """(Q,) how many pods of its group each pair gives to its node; `group` and `row` (Q,) are the pairs."""
+    """(Q,) number of pods for each pair of group and node, given by `group` and `row` (Q,)."""
     first = np.array([members[0] for members in groups])
     size = np.array([len(members) for members in groups])
     gang = _gang_of(problem)[first]
@@ -89,22 +88,22 @@ def _solve(problem: Problem, groups: list[list[int]], group: Rows, row: Rows, op
     pairs = np.arange(num_pairs)
     room, no_gang = [], sparse.csr_array((num_nodes, num_gangs))
     for demand, free in zip(problem.demand[first].T, problem.free[nodes].T.astype(np.float64), strict=True):
-        asked = sparse.csr_array((demand[group], (node, pairs)), shape=(num_nodes, num_pairs))
-        room.append(sparse.hstack([asked, sparse.diags_array(-free), no_gang]))  # room only where the node is used
+        requested = sparse.csr_array((demand[group], (node, pairs)), shape=(num_nodes, num_pairs))
+        room.append(sparse.hstack([requested, sparse.diags_array(-free), no_gang]))  # no capacity on unused nodes
     members = sparse.csr_array((np.ones(num_pairs), (group, pairs)), shape=(len(groups), num_pairs))
     ganged = np.flatnonzero(gang >= 0)
     whole = sparse.csr_array((-size[ganged], (ganged, gang[ganged])), shape=(len(groups), num_gangs))
     all_or_none = sparse.hstack([members, sparse.csr_array((len(groups), num_nodes)), whole])
     low = np.concatenate([np.full(num_nodes * len(room), -np.inf), np.where(gang >= 0, 0.0, -np.inf)])
     high = np.concatenate([np.zeros(num_nodes * len(room)), np.where(gang >= 0, 0, size)])
-    found = optimize.milp(
+    solution = optimize.milp(
         cost,
         constraints=optimize.LinearConstraint(sparse.vstack([*room, all_or_none]).tocsr(), low, high),
         integrality=np.ones(num_pairs + num_nodes + num_gangs),
         bounds=optimize.Bounds(0, upper),
         options={"time_limit": _TIME_LIMIT_S, "mip_rel_gap": 1e-6},
     )
-    if found.x is None:
-        raise PlanError(f"HiGHS found no plan within {_TIME_LIMIT_S:g} s: {found.message}")
-    counts: Longs = np.rint(found.x[:num_pairs]).astype(np.int64)
+    if solution.x is None:
+        raise PlanError(f"HiGHS found no plan within {_TIME_LIMIT_S:g} s: {solution.message}")
+    counts: Longs = np.rint(solution.x[:num_pairs]).astype(np.int64)
     return counts

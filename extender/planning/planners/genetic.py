@@ -1,8 +1,8 @@
 """The genetic planner: a chromosome is a node for each pod, as in MLTaskScheduler's batch placement.
 
-Roulette selection, one-point crossover, elitism. Fitness is 10 for each pod placed and -2 for each one left out, both
-times its weight by priority, less 5 times the part of all GPUs that lie free on nodes that are cut. It ends early when
-every pod that fits anywhere at all has its node.
+Roulette selection, one-point crossover, elitism. Fitness is 10 for each placed pod and -2 for each unplaced one, times
+its priority weight, less 5 times the fraction of all GPUs that are free on partly used nodes. The search ends early
+once every pod that fits any node is placed.
 """
 
 from collections.abc import Sequence
@@ -18,39 +18,39 @@ from extender.planning.planners.problem import GPUS, Problem, plan_of, problem_o
 from extender.planning.plans import Plan, PlanPod, View
 
 _Genes = npt.NDArray[np.intp]
-"""(B, P) a row of the cluster for each pod of each individual."""
+"""(B, P) row of each pod's node in each individual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Genetic:
-    """How long and how to search; the defaults are MLTaskScheduler's."""
+    """Parameters of the search; the defaults are MLTaskScheduler's."""
 
     generations: int = 1000
     population: int = 50
     mutation: float = 0.2
-    """Chance of a child to mutate: one pod moves, and each pod that was left out does by an even chance."""
+    """Probability that a child mutates: one pod moves, and each unplaced pod moves with probability 0.5."""
     crossover: float = 0.8
     elites: int = 2
     placed: float = 10.0
     unplaced: float = -2.0
     fragments: float = 5.0
-    """Less than what one pod is worth: a tidier cluster is never bought by leaving one out."""
+    """Less than one placed pod gains, so that fragmentation never outweighs placing a pod."""
     warm_start: bool = True
-    """Put greedy's plan among the first individuals, so that the result is never worse by this fitness."""
+    """Include greedy's plan in the first generation, so that the result's fitness is never lower than its."""
 
     name: ClassVar[str] = "genetic"
     description: ClassVar[str] = "genetic search over the whole batch, starting from greedy's plan"
 
     def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
-        """The plan of the best individual found, with its own list of unassigned pods."""
+        """The plan of the best individual."""
         rows = self._search(view, pods, seed) if pods and view.num_nodes else [-1] * len(pods)
         return plan_of(view, pods, rows, self.name)
 
     def _search(self, view: View, pods: Sequence[PlanPod], seed: int) -> list[int]:
-        """A node for each pod, -1 for none."""
+        """(P,) row of each pod's node, -1 for none."""
         problem = problem_of(view, pods)
-        hopeful: Mask = problem.eligible.sum(axis=1) > 0  # (C,)
-        movable = hopeful[problem.class_of]  # (P,) fits anywhere at all
+        placeable: Mask = problem.eligible.sum(axis=1) > 0  # (C,)
+        movable = placeable[problem.class_of]  # (P,) fits any node
         if not movable.any():
             return [-1] * len(pods)
         draw = _Draw(problem, np.random.default_rng(seed))
@@ -72,7 +72,7 @@ class Genetic:
 
 
 class _Draw:
-    """Draws nodes for pods, each from those it may go to."""
+    """Draws random eligible nodes for pods."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -83,7 +83,7 @@ class _Draw:
             self._choices[number, : self._counts[number]] = np.flatnonzero(mask)
 
     def nodes(self, positions: Rows) -> _Genes:
-        """A node for each pod, in the shape of `positions`."""
+        """A node for each pod, with the shape of `positions`."""
         classes = self._class_of[positions]
         drawn = (self.rng.random(classes.shape) * self._counts[classes]).astype(np.intp)
         nodes: _Genes = self._choices[classes, drawn]
@@ -91,10 +91,10 @@ class _Draw:
 
 
 def _placed_pods(problem: Problem, genes: _Genes) -> Mask:
-    """(B, P) which pods have room on their nodes, earlier pods of the batch first, gangs all or none.
+    """(B, P) whether each pod has room on its node; earlier pods of the batch take precedence, gangs all or none.
 
-    Individuals and nodes don't touch each other, so all first pods of all nodes are decided at once, then all second
-    ones, and so on.
+    Nodes and individuals are independent, so the first pods of all nodes are decided at once, then the second ones,
+    and so on.
     """
     B, P = genes.shape
     N = len(problem.free)
@@ -111,11 +111,11 @@ def _placed_pods(problem: Problem, genes: _Genes) -> Mask:
     ends = np.cumsum(np.bincount(rank))
     begin = 0
     for end in ends.tolist():
-        these = by_rank[begin:end]
-        groups, wanted = group_idx[these], demand[these]
+        current = by_rank[begin:end]
+        groups, wanted = group_idx[current], demand[current]
         fits = (left[groups] >= wanted).all(axis=1)
         left[groups] -= wanted * fits[:, None]
-        placed[order[these]] = fits
+        placed[order[current]] = fits
         begin = end
     result = placed.reshape(B, P)
     for gang, domain_of in zip(problem.gangs, problem.domain_of, strict=True):
@@ -128,7 +128,7 @@ def _placed_pods(problem: Problem, genes: _Genes) -> Mask:
 
 
 def _fitness_of(problem: Problem, genes: _Genes, placed: Mask, parameters: Genetic) -> Floats:
-    """(B,) higher is better."""
+    """(B,) fitness of each individual; higher is better."""
     worth: Floats = np.where(placed, parameters.placed, parameters.unplaced) @ problem.weight
     gpus = problem.demand[:, GPUS]
     if gpus.any():
@@ -142,12 +142,12 @@ def _fitness_of(problem: Problem, genes: _Genes, placed: Mask, parameters: Genet
 
 
 def _children_of(genes: _Genes, placed: Mask, fitness: Floats, draw: _Draw, parameters: Genetic) -> _Genes:
-    """The next generation: the elites as they are, then children of parents drawn by their fitness."""
+    """The next generation: the elites unchanged, and children of parents drawn by fitness."""
     rng = draw.rng
     B, P = genes.shape
     chance = fitness - fitness.min() + 1e-9
     parents = rng.choice(B, size=(2, B), p=chance / chance.sum())
-    cut = np.where(rng.random(B) < parameters.crossover, rng.integers(0, P + 1, B), P)  # P: the first parent as it is
+    cut = np.where(rng.random(B) < parameters.crossover, rng.integers(0, P + 1, B), P)  # P: a copy of the first parent
     from_first = np.arange(P) < cut[:, None]
     children: _Genes = np.where(from_first, genes[parents[0]], genes[parents[1]])
     was_placed = np.where(from_first, placed[parents[0]], placed[parents[1]])

@@ -1,20 +1,20 @@
-"""The greedy planner: pod by pod in the order of the batch, each where a live decision would put it."""
+"""The greedy planner: places pods in batch order, each where a live decision would put it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from extender.planning.plans import GREEDY, Plan, PlanPod, View
-from extender.planning.rounds import Rules, greedy_round
+from extender.planning.rounds import RoundRules, greedy_round
 
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """A round that nothing is kept back from."""
+    """A round without quotas, reservations or limits."""
 
     name: ClassVar[str] = GREEDY
     description: ClassVar[str] = "pod by pod in order, each where a live decision would put it; any size"
 
     def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
-        """The plan; there is no chance in it, so the seed is not looked at."""
-        return greedy_round(view, pods, Rules()).plan
+        """The plan. It is deterministic and ignores the seed."""
+        return greedy_round(view, pods, RoundRules()).plan

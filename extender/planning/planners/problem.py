@@ -1,7 +1,7 @@
-"""A batch as plain arrays, for planners that search: demands, room, and which nodes each pod may go to.
+"""A batch as arrays for the search planners: demands, free capacity and eligible nodes.
 
-GPUs are counted here, not chosen: what a search finds is placed pod by pod, so that no plan exceeds what a
-live decision would allow.
+GPUs are only counted here. A search's result is then placed pod by pod, so that no plan exceeds what a live decision
+would allow.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ class Problem:
     free: Longs
     """(N, R)"""
     capacity_gpus: Longs
-    """(N,) GPU units installed."""
+    """(N,) installed GPU units."""
     class_of: Rows
-    """(P,) pods of one class are interchangeable, their gangs apart."""
+    """(P,) class of each pod; pods of one class are interchangeable apart from gangs."""
     eligible: Mask
-    """(C, N) nodes with room for one pod of each class on the cluster as it is."""
+    """(C, N) nodes that currently have room for one pod of each class."""
     weight: Floats
-    """(P,) what placing each pod is worth, 1 to 2 by priority."""
+    """(P,) priority weights, 1 to 2."""
     gangs: tuple[Rows, ...]
     """Positions of the pods of each gang."""
     domain_of: tuple[Ints | None, ...]
-    """For each gang: (N,) domains of which it must keep to one, None where it may go anywhere."""
+    """For each gang: (N,) domain of each node, of which it must use one; None for no restriction."""
 
 
 def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
@@ -58,8 +58,8 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
     demand = np.array(
         [(pod.cpu_milli, pod.memory_mib, 1, max(pod.gpus.count, 1) if pod.gpus else 0) for pod in pods], dtype=np.int64
     ).reshape(len(pods), 4)
-    hopeless: Mask = eligible.sum(axis=1) == 0  # (C,)
-    demand[hopeless[class_of]] = _NEVER  # a selector may keep it off nodes that have room for it
+    unplaceable: Mask = eligible.sum(axis=1) == 0  # (C,)
+    demand[unplaceable[class_of]] = _NEVER  # nodes with room may be excluded by its selector
     free = np.stack([view.cpu_free_milli, view.memory_free_mib, view.pods_free, free_units(cluster)], axis=1).astype(
         np.int64
     )
@@ -70,7 +70,7 @@ def problem_of(view: View, pods: Sequence[PlanPod]) -> Problem:
 
 
 def plan_of(view: View, pods: Sequence[PlanPod], rows: Sequence[int], planner: str) -> Plan:
-    """The plan of rows (P,), -1 for none: placed pod by pod, gangs whole, what has no room left out."""
+    """The plan for `rows` (P,), -1 for none. Pods are placed one by one, gangs all or none, if they have room."""
     state = PlanState(view, pods)
     for unit in units_of(pods):
         begun = state.num_steps
@@ -90,5 +90,5 @@ def _in_one_domain(view: View, pods: Sequence[PlanPod], unit: Sequence[int], row
     domain = view.domains_of([pods[position] for position in unit])
     if domain is None:
         return True
-    found = {int(domain[rows[position]]) for position in unit}
-    return len(found) == 1 and -1 not in found
+    domains = {int(domain[rows[position]]) for position in unit}
+    return len(domains) == 1 and -1 not in domains

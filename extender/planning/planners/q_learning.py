@@ -1,8 +1,8 @@
 """Tabular Q-learning, MLTaskScheduler's other planner: for a handful of nodes and pods.
 
-State: which pod is where. Action: one more pod onto a node. Reward: over all nodes, int(10 * CPU) + int(10 * memory) +
-int(10 * images), the first two as the part of the node in use, the last as the part of its pods that share an image;
-30 more when all are placed; -99 for an action over capacity, which ends the episode and has no value after it.
+State: the node of each pod. Action: place one more pod. Reward: the sum over nodes of int(10 * CPU) + int(10 * memory)
++ int(10 * images), the first two as the node's utilization, the last as the fraction of its pods that share an image;
+plus 30 when all pods are placed. An action over capacity gives -99 and ends the episode.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from extender.planning.planners.problem import CPU, MEMORY, Problem, plan_of, pr
 from extender.planning.plans import Plan, PlanError, PlanPod, View
 
 _MAX_ACTIONS = 512
-"""Pods times nodes; a table over more is never filled."""
+"""Most pods times nodes; a larger table would never be filled."""
 
 
 @dataclass(frozen=True, slots=True)
 class QLearning:
-    """How to learn; the defaults are MLTaskScheduler's."""
+    """Parameters of learning; the defaults are MLTaskScheduler's."""
 
     alpha: float = 0.3
     gamma: float = 0.9
@@ -34,9 +34,9 @@ class QLearning:
     description: ClassVar[str] = "tabular Q-learning; only a few nodes and pods"
 
     def make(self, view: View, pods: Sequence[PlanPod], seed: int = 0) -> Plan:
-        """The best placement of all episodes and of the learned table itself, by pods placed, then by reward.
+        """The best placement of all episodes and of the learned table, by pods placed, then by reward.
 
-        Raises PlanError for gangs, and when the batch is too large for a table.
+        Raises PlanError for gangs and for too large a batch.
         """
         num_actions = len(pods) * view.num_nodes
         if num_actions > _MAX_ACTIONS:
@@ -56,7 +56,7 @@ class QLearning:
 
 
 _Outcome = tuple[float, Rows]
-"""Reward of the last state, and (P,) where each pod went, -1 for nowhere."""
+"""Reward of the last state, and (P,) row of each pod's node, -1 for none."""
 
 
 def _merit(outcome: _Outcome) -> tuple[int, float]:
@@ -64,7 +64,7 @@ def _merit(outcome: _Outcome) -> tuple[int, float]:
 
 
 class _Episodes:
-    """A table of values by state, and walks through it."""
+    """Runs episodes on a table of action values by state."""
 
     def __init__(self, view: View, pods: Sequence[PlanPod], problem: Problem, seed: int, parameters: QLearning) -> None:
         self._problem = problem
@@ -72,27 +72,27 @@ class _Episodes:
         self._rng = np.random.default_rng(seed)
         self._table: dict[bytes, Floats] = {}
         self._may: Mask = problem.eligible[problem.class_of]  # (P, N)
-        self._hopeless = ~self._may.any(axis=1)
+        self._unplaceable = ~self._may.any(axis=1)
         images = {pod.image: number for number, pod in enumerate(pods) if pod.image}
         self._image = np.array([images.get(pod.image, -1) for pod in pods])
         self._allocatable: Longs = np.stack([view.cpu_allocatable_milli, view.memory_allocatable_mib], axis=1)
 
     def run(self, learning: bool) -> _Outcome:
-        """One episode: by chance now and then while learning, else along the best values within capacity."""
+        """One episode: epsilon-greedy while learning, else by the best values within capacity."""
         problem, parameters = self._problem, self._parameters
         P, N = self._may.shape
         where = np.full(P, -1, np.intp)
         free = problem.free.copy()
         reward = 0.0
         for _ in range(P):
-            open_pods = (where < 0) & ~self._hopeless
+            open_pods = (where < 0) & ~self._unplaceable
             if not open_pods.any():
                 break
             fits = (free[None, :, :] >= problem.demand[:, None, :]).all(axis=2) & self._may & open_pods[:, None]
             values = self.values(where)
             allowed = np.broadcast_to(open_pods[:, None], (P, N)) if learning else fits
             if not fits.any():
-                break  # whatever comes next is over capacity: nothing is learned from it that a plan needs
+                break  # every further action would exceed capacity
             action = self._choose(values, allowed.ravel(), explore=learning)
             pod, node = divmod(action, N)
             if not fits[pod, node]:
@@ -100,7 +100,7 @@ class _Episodes:
                 break
             where[pod] = node
             free[node] -= problem.demand[pod]
-            done = not ((where < 0) & ~self._hopeless).any()
+            done = not ((where < 0) & ~self._unplaceable).any()
             reward = self._reward(where, free) + (parameters.all_placed if done else 0.0)
             if learning:
                 after = 0.0 if done else float(self.values(where).max())
@@ -108,7 +108,7 @@ class _Episodes:
         return reward, where
 
     def values(self, where: Rows) -> Floats:
-        """(P * N,) of a state, the table's own."""
+        """(P * N,) the table's action values of a state, to be updated in place."""
         return self._table.setdefault(where.tobytes(), np.zeros(self._may.size))
 
     def _choose(self, values: Floats, allowed: Mask, explore: bool) -> int:

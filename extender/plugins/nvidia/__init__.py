@@ -1,1 +1,1 @@
-"""Device plugins for NVIDIA's GPUs that say more than the kubelet does."""
+"""Device plugins for NVIDIA's GPUs that publish more than the kubelet does."""

@@ -1,8 +1,8 @@
-"""gpushare (Aliyun): GPUs shared by memory, named by index; every GPU of a node counts as equally large.
+"""gpushare (Aliyun): GPUs shared by memory, named by index; all GPUs of a node count as equally large.
 
-Its device plugin takes, of the node's pending pods that are assumed and not yet assigned, the one assumed first whose
-memory is what the kubelet asks for, hands it the GPU of its index and marks it as assigned. Nothing enforces the
-memory, unless Aliyun's own cGPU kernel module is there.
+Of the node's pending pods that are assumed but not assigned, its device plugin serves the one assumed first with the
+memory that the kubelet requests: it allocates the GPU of the pod's index and marks the pod as assigned. The memory is
+not enforced, except by Aliyun's cGPU kernel module.
 
 Read in AliyunContainerService/gpushare-scheduler-extender c0b6141 (`pkg/utils`, `pkg/cache/nodeinfo.go`) and
 gpushare-device-plugin 45fb8b8 (`pkg/gpu/nvidia/allocate.go`, `podmanager.go`, `podutils.go`, `nvidia.go`).
@@ -40,12 +40,12 @@ ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 _GIB: Final = 1024
 _MAX_GIB: Final = 300
-"""The plugin counts in GiB, or in MiB with `--memory-unit=MiB`, and says nowhere in which. No GPU has more than so
-many GiB, and nobody asks for less than so many MiB: a CUDA context alone takes them."""
+"""The plugin counts in GiB, or in MiB with `--memory-unit=MiB`, and does not publish which. No GPU has more GiB than
+this, and no pod requests fewer MiB: a CUDA context alone takes more."""
 
 
 class GpuShare(DevicePlugin):
-    """Nodes whose kubelet counts GPU memory."""
+    """Nodes whose kubelet has `aliyun.com/gpu-mem`."""
 
     name = "gpushare"
     resources = (MEMORY_RESOURCE,)
@@ -53,24 +53,24 @@ class GpuShare(DevicePlugin):
     told = parts = True
 
     def owns(self, node: objects.Node) -> bool:
-        """Its resource outlives it: the kubelet goes on telling of 0 units, and the number of GPUs, which the plugin
-        itself has written there, stays as it was. While it is down the capacity stands, and nobody else's devices."""
+        """Whether gpushare's memory is allocatable, or its plugin is only down: then the capacity remains, and no other
+        plugin offers devices. When it is gone, the kubelet reports 0 units, and the GPU count that it wrote remains."""
         allocatable, capacity = node.status.allocatable or {}, node.status.capacity or {}
-        if _some(allocatable) or not _some(capacity):
-            return _some(allocatable)
+        if _has_memory(allocatable) or not _has_memory(capacity):
+            return _has_memory(allocatable)
         return all(str(allocatable.get(name, "0")) == "0" for name in NVIDIA.resources)
 
     def left_behind(self, node: objects.Node) -> str:
         known = {**(node.status.allocatable or {}), **(node.status.capacity or {})}
         if self.owns(node) or known.keys().isdisjoint((MEMORY_RESOURCE, _COUNT_RESOURCE)):
             return ""
-        return f"{MEMORY_RESOURCE} is 0 and {_COUNT_RESOURCE} stands: gpushare's plugin is gone"
+        return f"{MEMORY_RESOURCE} is 0 but {_COUNT_RESOURCE} is set: gpushare's plugin is gone"
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
         return _read_register(node.status.capacity or {}, node.status.allocatable or {})
 
     def request(self, pod: objects.Pod) -> PodRequest | None:
-        units = _asked_units(containers_of(pod.spec)) if self.concerns(pod) else 0
+        units = _requested_units(containers_of(pod.spec)) if self.concerns(pod) else 0
         return with_conditions(pod, _read_request(units)) if units else None
 
     def concerns(self, pod: objects.Pod) -> bool:
@@ -80,10 +80,10 @@ class GpuShare(DevicePlugin):
         if not self.concerns(pod):
             return None
         try:
-            asked = _asked_units(containers_of(pod.spec))
+            units = _requested_units(containers_of(pod.spec))
         except RequestError as error:
             raise UnreadableError(str(error)) from error
-        return _read_holding(pod.metadata.annotations or {}, asked)
+        return _read_holding(pod.metadata.annotations or {}, units)
 
     def handover(
         self, pod: objects.Pod, gpus: Sequence[AssignedGpu], node: objects.Node, decided_at: float
@@ -95,10 +95,10 @@ class GpuShare(DevicePlugin):
 def _read_register(
     capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float]
 ) -> NodeOffer | None:
-    """What a node's plugin offers, None when there is none. Raises UnreadableError.
+    """Return what a node's plugin offers, None without one. Raises UnreadableError.
 
-    The plugin writes its number of GPUs into the capacity. Memory that is there and not allocatable belongs to
-    unhealthy GPUs of unknown index.
+    The plugin writes its number of GPUs into the capacity. Memory that is not allocatable belongs to unhealthy GPUs of
+    unknown index.
     """
     if MEMORY_RESOURCE not in capacity and MEMORY_RESOURCE not in allocatable:
         return None
@@ -120,26 +120,28 @@ def _read_register(
     return parts_offer(gpus, (), num_installed=count, withheld=-(-(units - offered) // (units // count)))
 
 
-def _some(resources: Mapping[str, str | int | float]) -> bool:
-    """Whether there is memory of the plugin's among them, or something that can't be read."""
+def _has_memory(resources: Mapping[str, str | int | float]) -> bool:
+    """Whether the plugin's memory is among the resources, readable or not."""
     return str(resources.get(MEMORY_RESOURCE, "0")) != "0"
 
 
 def _read_request(units: int) -> GpuRequest:
-    """What so many units ask: a share of one GPU by memory."""
+    """Return a request for a share of one GPU by memory."""
     return GpuRequest(1, AskedUnit.PART, units * _unit_mib(units))
 
 
-def _read_holding(annotations: Mapping[str, str], asked: int) -> Holding | None:
-    """What a bound pod holds by gpushare's annotations and the units that it has `asked`, whichever is more; None when
-    by neither. Raises UnreadableError."""
+def _read_holding(annotations: Mapping[str, str], requested: int) -> Holding | None:
+    """Return what a bound pod holds: the larger of gpushare's annotations and the requested units; None without either.
+
+    Raises UnreadableError.
+    """
     if INDEX not in annotations and POD_MEMORY not in annotations:
-        if not asked:
+        if not requested:
             return None
         raise UnreadableError(f"requests {MEMORY_RESOURCE} but has no {INDEX}: its GPU is unknown")
     try:
         index = whole_number(annotations.get(INDEX, ""), INDEX)
-        units = max(whole_number(annotations.get(POD_MEMORY, str(asked)), POD_MEMORY), asked)
+        units = max(whole_number(annotations.get(POD_MEMORY, str(requested)), POD_MEMORY), requested)
     except UnreadableError as error:
         raise UnreadableError(f"{error}: its GPU is unknown") from None
     memory_mib = units * _unit_mib(units)
@@ -151,11 +153,11 @@ def _read_holding(annotations: Mapping[str, str], asked: int) -> Holding | None:
 def _binding_annotations(
     containers: Sequence[ContainerResources], index: int, gpu_memory_mib: int, wall_now_ns: int
 ) -> dict[str, str]:
-    """What gpushare's plugin has to find on a pod that gets a GPU, {} for a pod that it never sees.
+    """Return the annotations from which gpushare's plugin serves a pod, {} for a pod that it never sees.
 
-    `wall_now_ns` is Unix time in nanoseconds: it serves equal pods in that order.
+    `wall_now_ns` is Unix time in nanoseconds, by which the plugin orders equal pods.
     """
-    units = _asked_units(containers)
+    units = _requested_units(containers)
     if not units:
         return {}
     return {
@@ -168,10 +170,10 @@ def _binding_annotations(
 
 
 def _unit_mib(units: int) -> int:
-    """MiB of one unit, told by the number of units of one GPU or pod."""
+    """Infer the MiB of one unit from the units of one GPU or pod."""
     return _GIB if units <= _MAX_GIB else 1
 
 
-def _asked_units(containers: Sequence[ContainerResources]) -> int:
-    """Units of memory that a pod's containers ask, as the plugin counts them. Raises RequestError."""
+def _requested_units(containers: Sequence[ContainerResources]) -> int:
+    """Return the memory units that containers request, as the plugin counts them. Raises RequestError."""
     return sum(asked_number(container, MEMORY_RESOURCE) or 0 for container in containers if not container.init)

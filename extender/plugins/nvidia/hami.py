@@ -1,34 +1,22 @@
 """HAMi: GPUs shared by memory and compute, named by UUID.
 
-HAMi's device plugin, as Kerf asks about it.
+Nodes: a register lists the GPUs and outlives the plugin, so the evidence that it runs is the kubelet, to which it
+offers `deviceSplitCount` devices for each registered GPU. Up to v2.7 the plugin also writes the time into the handshake
+with each register, every 30 s, over what HAMi's scheduler writes there. From v2.8 on only the scheduler, which may be
+gone, writes the handshake, and HAMi itself relies on the kubelet's count.
 
-HAMi's side of a node: the register of its GPUs, and whether its plugin is at work there.
+Pods: HAMi's plugin serves the pod of the node's lock, else the first pending pod of the node that is marked as
+allocating. It takes the GPUs from the pod's annotations, container by container, and enforces their memory and compute
+limits. It erases what it has served from `devices-to-allocate`; `devices-allocated` remains.
 
-The register outlives the plugin, so what tells is the kubelet: the plugin hands it `deviceSplitCount` devices of each
-GPU of the register. Up to v2.7 the plugin also writes the time into the handshake with each register, every 30 s, over
-what HAMi's scheduler has written there. From v2.8 on it writes no handshake: what stands there is the scheduler's,
-which may be gone, and HAMi itself goes by the kubelet's number.
+Locks: the plugin serves the pod of the lock and releases it; without one it may serve another pod. So pods are bound
+to such a node one by one, under the lock. A lock whose pod was served, or never will be, is taken over: HAMi itself
+waits five minutes for that. A pod that its kubelet has begun to start was served, whatever its annotations say: devices
+are allocated before images are pulled.
 
-Read in Project-HAMi/HAMi: `pkg/device/devices.go` and `pkg/util/util.go` (registers, handshakes),
-`pkg/device/nvidia/device.go` (cordon, health), `pkg/device-plugin/nvidiadevice/nvinternal/plugin/register.go`, all of
-v2.4.1, v2.7.1, v2.8.3 and v2.10.0.
-
-HAMi's side of a pod: GPUs shared by memory and compute, named by UUID.
-
-HAMi's plugin finds the pod to serve by the node's lock, else by the first pending pod of the node that is marked as
-allocating; it takes the GPUs from the pod's annotations, container by container, and enforces their memory and compute
-limits there. What it has served it erases from `devices-to-allocate`; `devices-allocated` stays.
-
-Read in Project-HAMi/HAMi: `pkg/device/devices.go`, `pkg/device/nvidia/device.go`, `pkg/device/initContainer.go`,
-`pkg/scheduler/scheduler.go` and `pkg/device-plugin/nvidiadevice/nvinternal/plugin` of v2.4.1, v2.7.1, v2.8.3, v2.10.0.
-
-HAMi's node lock: which pod a node's plugin serves next.
-
-The plugin serves the pod of the lock and lets the lock go; without one it takes the first pending pod that is marked,
-which may be another one. So a pod is bound to such a node only under the lock, one after the other. A lock whose pod
-was served, or will never be, is taken over in time: HAMi itself waits five minutes for that. A pod that its kubelet has
-begun to start was served, whatever its annotations say: devices come before images. Read in Project-HAMi/HAMi
-`pkg/util/nodelock/nodelock.go` of v2.4.1, v2.7.1, v2.8.3 and v2.10.0.
+Read in Project-HAMi/HAMi v2.4.1, v2.7.1, v2.8.3 and v2.10.0: `pkg/device/devices.go`, `pkg/util/util.go` (registers,
+handshakes), `pkg/device/nvidia/device.go`, `pkg/device/initContainer.go`, `pkg/scheduler/scheduler.go`,
+`pkg/util/nodelock/nodelock.go` and `pkg/device-plugin/nvidiadevice/nvinternal/plugin`.
 """
 
 import asyncio
@@ -82,14 +70,14 @@ logger = logging.getLogger(__name__)
 REGISTER: Final = "hami.io/node-nvidia-register"
 HANDSHAKE: Final = "hami.io/node-handshake"
 _CORDON: Final = "hami.io/device-cordon"
-"""UUIDs that get no new pods."""
+"""UUIDs of GPUs that get no new pods."""
 VGPU_RESOURCE: Final = "nvidia.com/vgpu"
-"""Number of GPUs in clusters that renamed `resourceName`, so that it does not collide with NVIDIA's own plugin."""
+"""Number of GPUs in clusters that renamed `resourceName` to avoid a collision with NVIDIA's own plugin."""
 
 _SILENT_S: Final = 600.0
-"""A handshake that should be renewed every 30 s, and is older by the node's own clock, is of a plugin that is gone."""
+"""Age, by the node's clock, from which a handshake that should be renewed every 30 s means that the plugin is gone."""
 _ZONES_S: Final = 15 * 3600.0
-"""What HAMi's scheduler writes has no time zone, and is by its own clock."""
+"""Allowance for times of HAMi's scheduler, which have no time zone and are by its own clock."""
 _HANDSHAKE: Final = re.compile(
     r"(?:Reported |Requesting_)([0-9]{4})[-.]([0-9]{2})[-.]([0-9]{2})"
     r" ([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?( [+-][0-9]{4})?.*"
@@ -101,13 +89,13 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
 }
-"""What Go's strconv.ParseBool takes."""
+"""As Go's strconv.ParseBool."""
 _MAX_UUID_CHARS: Final = 128
 _MAX_INDEX: Final = 1023
 
 
 class _Device(msgspec.Struct, gc=False):
-    """A device of the JSON register. Go leaves out what is zero: no index is 0, no health is unhealthy."""
+    """A device of the JSON register. Go omits zero values: a missing index is 0, missing health is false."""
 
     id: str = ""
     index: int = 0
@@ -123,26 +111,25 @@ _device_decoder: Final = Decoder(list[_Device])
 
 
 def _has_init_slots(annotations: Mapping[str, str]) -> bool:
-    """Whether init containers have a place among a pod's devices: since v2.8, as JSON in the register."""
+    """Whether init containers have slots among a pod's devices: since v2.8, recognised by a JSON register."""
     return annotations.get(REGISTER, "").lstrip().startswith("[")
 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What a node shows of HAMi's plugin, beside its own annotations."""
+    """Evidence of HAMi's plugin on a node besides its annotations."""
 
     allocatable: Quantities
     capacity: Quantities
     labels: Mapping[str, str]
     clock: float
-    """The node's, in Unix time; the nearest to it that is known."""
+    """The node's clock, as far as known, in Unix time."""
 
 
 def _why_left_behind(annotations: Mapping[str, str], seen: _Evidence) -> str:
-    """Why a node's register is no sign of the plugin's being at work, in a sentence; "" where it is one, or none is
-    there.
+    """Return why a node's register does not mean that the plugin runs; "" if it does, or there is none.
 
-    What can't be read is of a plugin that is newer than this, as far as anybody can tell.
+    An unreadable register is taken for a newer plugin's.
     """
     text = annotations.get(REGISTER)
     if text is None:
@@ -160,48 +147,50 @@ def _why_left_behind(annotations: Mapping[str, str], seen: _Evidence) -> str:
     if not offered and installed != shares:
         return f"{REGISTER} is left behind: the kubelet offers none of these GPUs"
     if not _agree(devices, offered, installed):
-        told = f"{shares} devices of {len(devices)} GPUs are registered, the kubelet has {installed or offered}"
-        return f"{REGISTER} is left behind: {told}"
+        counts = f"{shares} devices of {len(devices)} GPUs are registered, the kubelet has {installed or offered}"
+        return f"{REGISTER} is left behind: {counts}"
     if seen.labels.get(NVIDIA.replicas_label, "1") not in ("0", "1") or seen.labels.get(_STRATEGY_LABEL) in (
         "mps",
         "time-slicing",
     ):
         return f"{REGISTER} is left behind: NVIDIA's plugin shares these GPUs"
-    if shares == len(devices) and (told := _silence(annotations, seen.clock)):
-        return f"{REGISTER} is left behind: {told}"
+    if shares == len(devices) and (silence := _silence(annotations, seen.clock)):
+        return f"{REGISTER} is left behind: {silence}"
     return ""
 
 
 def _agree(devices: Sequence[_Device], offered: int, installed: int) -> bool:
-    """Whether the kubelet has as many devices as the plugin makes of those that are registered, the sick ones
-    included; where only those that are `offered` are known, of some of the GPUs."""
+    """Whether the kubelet has as many devices as the plugin makes of the registered ones, unhealthy ones included; if
+    only `offered` is known, of some of the GPUs."""
     shares = sum(device.count for device in devices)
     if any(device.mode not in ("", _HAMI_CORE) for device in devices):
-        return shares == len(devices) or (installed or offered) > len(devices)  # MIG: the numbers are of two things
+        return shares == len(devices) or (installed or offered) > len(
+            devices
+        )  # MIG: the numbers count different things
     if installed:
         return installed == shares
-    of_each = gcd(*(device.count for device in devices)) or 1
-    return offered <= shares and offered % of_each == 0 and not len(devices) == offered < shares
+    per_gpu = gcd(*(device.count for device in devices)) or 1
+    return offered <= shares and offered % per_gpu == 0 and not len(devices) == offered < shares
 
 
 def _silence(annotations: Mapping[str, str], clock: float) -> str:
-    """How it is known that a plugin that renews its handshake does so no more; "" where it does, or nobody can tell."""
-    found = _HANDSHAKE.fullmatch(annotations.get(HANDSHAKE, "")[:256])
-    if found is None or not _shakes_hands(annotations.get(REGISTER, "")):
+    """Return the age of a handshake that is no longer renewed; "" if it is renewed, or that is unknown."""
+    match = _HANDSHAKE.fullmatch(annotations.get(HANDSHAKE, "")[:256])
+    if match is None or not _shakes_hands(annotations.get(REGISTER, "")):
         return ""
-    year, month, day, time, zone = found.groups()
+    year, month, day, time, zone = match.groups()
     written = objects.unix_time(f"{year}-{month}-{day}T{time}{(zone or '+0000').strip()}")
     allowed_s = _SILENT_S if zone else _SILENT_S + _ZONES_S
-    return f"{HANDSHAKE} is of {year}-{month}-{day} {time}" if written and clock - written > allowed_s else ""
+    return f"{HANDSHAKE} is from {year}-{month}-{day} {time}" if written and clock - written > allowed_s else ""
 
 
 def _shakes_hands(register: str) -> bool:
-    """Whether the plugin that has written a register renews the handshake, too: up to v2.7."""
+    """Whether the plugin that wrote a register also renews the handshake: up to v2.7."""
     return not register.lstrip().startswith("[")
 
 
 def _amount(resources: Quantities, name: str) -> int:
-    """A whole number of a resource, 0 where it is not there or none."""
+    """Return the whole number of a resource, 0 if missing or invalid."""
     try:
         return whole_quantity(resources, name)
     except UnreadableError:
@@ -209,10 +198,9 @@ def _amount(resources: Quantities, name: str) -> int:
 
 
 def _read_register(annotations: Mapping[str, str], allocatable: Quantities, reading: NodeReading) -> NodeOffer | None:
-    """What a node's plugin has registered, None when none has.
+    """Return what a node's plugin has registered, None without a register.
 
-    Raises UnreadableError; also where the plugin is gone: the kubelet offers nothing any more, or HAMi's scheduler has
-    written so.
+    Raises UnreadableError; PluginGoneError if the kubelet offers nothing or HAMi's scheduler says so.
     """
     text = annotations.get(REGISTER)
     if text is None:
@@ -233,12 +221,12 @@ def _read_register(annotations: Mapping[str, str], allocatable: Quantities, read
         if device.mode not in ("", _HAMI_CORE)
     ]
     if len(dict(gpus)) < len(gpus):
-        gpus = [(index, gpu) for index, (_, gpu) in enumerate(gpus)]  # before v2.5 there was only the order
+        gpus = [(index, gpu) for index, (_, gpu) in enumerate(gpus)]  # before v2.5 there was only an order
     return parts_offer(dict(gpus), warnings)
 
 
 def _read_devices(text: str) -> list[_Device]:
-    """The devices of a register in either form: JSON since v2.8, segments before. Raises UnreadableError."""
+    """Parse a register: JSON since v2.8, segments before. Raises UnreadableError."""
     if text.startswith("["):
         try:
             devices = _device_decoder.decode(text.encode())
@@ -254,7 +242,7 @@ def _read_devices(text: str) -> list[_Device]:
 
 
 def _read_segment(segment: str) -> _Device:
-    """`uuid,count,memory MiB,cores,type,numa,health` and, since v2.5, `,index,mode`. Raises UnreadableError."""
+    """Parse `uuid,count,memory MiB,cores,type,numa,health` and, since v2.5, `,index,mode`. Raises UnreadableError."""
     items = segment.split(",")
     if len(items) not in (7, 9):
         raise UnreadableError(f"{shorten(segment)!r} has {len(items)} fields, not 7 or 9")
@@ -275,7 +263,7 @@ def _read_segment(segment: str) -> _Device:
 
 
 def _gpu(device: _Device, cordoned: Container[str], reading: NodeReading) -> Gpu:
-    """A device as a GPU. Raises UnreadableError."""
+    """Convert a registered device. Raises UnreadableError."""
     if not device.id or len(device.id) > _MAX_UUID_CHARS:
         raise UnreadableError(f"{shorten(device.id)!r} is not a UUID")
     if not 0 <= device.index <= _MAX_INDEX or not 0 <= device.count < 2**31:
@@ -315,86 +303,87 @@ MEMORY_RESOURCE: Final = "nvidia.com/gpumem"
 MEMORY_PERCENT_RESOURCE: Final = "nvidia.com/gpumem-percentage"
 CORES_RESOURCE: Final = "nvidia.com/gpucores"
 OWN_RESOURCES: Final = (VGPU_RESOURCE, MEMORY_RESOURCE, MEMORY_PERCENT_RESOURCE, CORES_RESOURCE)
-"""Resources that only HAMi hands out; a pod may well ask `nvidia.com/gpu` alone and be served by HAMi."""
+"""Resources that only HAMi serves; it may also serve pods that request `nvidia.com/gpu` only."""
 
 _TYPE: Final = "NVIDIA"
-"""The word by which the plugin knows devices that are still to be allocated."""
+"""Type by which the plugin recognises devices to be allocated."""
 _ALL_CORES: Final = 100
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 _MAX_DEVICES: Final = 1024
 
 
-# What a pod asks
+# Requests
 
 
 @dataclass(frozen=True, slots=True)
-class _ContainerAsk:
-    """What one container asks, as HAMi reads it."""
+class _ContainerRequest:
+    """One container's request, as HAMi reads it."""
 
     init: bool
     count: int
     memory_mib: int
-    """Of each GPU, 0 where it is asked in percent."""
+    """Of each GPU, 0 if requested in percent."""
     memory_percent: int
-    """0 where it is asked in MiB."""
+    """0 if requested in MiB."""
     cores: int
-    """0: no compute of its own; 100: alone on its GPUs."""
+    """Percent of compute; 0: none reserved, 100: exclusive GPUs."""
 
     @property
     def whole(self) -> bool:
         return self.cores == _ALL_CORES
 
     def limits_on(self, gpu: AssignedGpu) -> tuple[int, int]:
-        """MiB and percent of the compute that it gets of a GPU; Kerf's own annotations may ask less than all of it."""
+        """Return the MiB and percent of compute of a GPU; Kerf's own annotations may reduce a whole GPU."""
         if self.whole and gpu.given_milli < WHOLE_MILLI:
             return gpu.given_mib, gpu.given_milli // 10
         return self.memory_mib or gpu.memory_mib * self.memory_percent // 100, self.cores
 
 
 def _read_request(containers: Sequence[ContainerResources], policy: str = "") -> GpuRequest | None:
-    """What a pod asks of HAMi, None when nothing. Raises RequestError with a sentence for the pod's author.
+    """Return what a pod requests of HAMi, None for nothing. Raises RequestError with a message for the pod's author.
 
-    Containers that ask for shares share the same GPUs, as few as the one that asks most has; with the GPU policy
-    `spread` each has GPUs of its own, and always where they have no room together, or one asks for whole GPUs: then
-    each GPU is booked with what the container has that takes most. Init containers use what the others will.
-    HAMi itself looks for a place of each container, one after the other.
+    Containers with shares use the same GPUs, as many as the largest container needs. With the GPU policy `spread`, if
+    they don't fit together, or if one requests whole GPUs, each gets its own GPUs, all booked for the largest request.
+    Init containers reuse the others' GPUs. HAMi itself places containers one after the other.
     """
-    asks = [ask for ask in map(_container_ask, containers) if ask.count]
-    if not asks:
+    requests = [request for request in map(_container_request, containers) if request.count]
+    if not requests:
         return None
-    num_apart = _most_at_once(asks, lambda ask: ask.count)
-    if any(ask.whole for ask in asks):
-        return _whole(num_apart, max(ask.memory_mib for ask in asks))
-    cores = _most_at_once(asks, lambda ask: ask.cores)
-    memory_mib = _most_at_once(asks, lambda ask: ask.memory_mib)
-    percent = _most_at_once(asks, lambda ask: ask.memory_percent)
-    num_running = sum(not ask.init for ask in asks)
+    num_apart = _most_at_once(requests, lambda request: request.count)
+    if any(request.whole for request in requests):
+        return _whole(num_apart, max(request.memory_mib for request in requests))
+    cores = _most_at_once(requests, lambda request: request.cores)
+    memory_mib = _most_at_once(requests, lambda request: request.memory_mib)
+    percent = _most_at_once(requests, lambda request: request.memory_percent)
+    num_running = sum(not request.init for request in requests)
     together = cores <= _ALL_CORES and percent <= 100 and not (memory_mib and percent)
     if not together or (policy == _SPREAD and num_running > 1):
         cores, memory_mib, percent = (
             max(amounts)
-            for amounts in zip(*((ask.cores, ask.memory_mib, ask.memory_percent) for ask in asks), strict=True)
+            for amounts in zip(
+                *((request.cores, request.memory_mib, request.memory_percent) for request in requests), strict=True
+            )
         )
         return GpuRequest(num_apart, AskedUnit.PART, memory_mib, milli=cores * 10, memory_each_percent=percent)
-    count = max(ask.count for ask in asks)
+    count = max(request.count for request in requests)
     shared = _whole(count, memory_mib) if cores == _ALL_CORES else None
     shared = shared or GpuRequest(count, AskedUnit.PART, memory_mib, milli=cores * 10, memory_each_percent=percent)
     return replace(shared, containers=max(num_running, 1))
 
 
 def _whole(count: int, memory_each_mib: int) -> GpuRequest:
-    """Whole GPUs: memory in total is asked of those only."""
+    """Return a request for whole GPUs, the only ones with a total of memory."""
     return GpuRequest(count, AskedUnit.PART, memory_each_mib, memory_total_mib=count * memory_each_mib)
 
 
-def _container_ask(container: ContainerResources) -> _ContainerAsk:
-    """One container's ask, by `GenerateResourceRequests` and `defaultExclusiveCoreIfNeeded` of device.go."""
+def _container_request(container: ContainerResources) -> _ContainerRequest:
+    """Read a request, as `GenerateResourceRequests` and `defaultExclusiveCoreIfNeeded` of device.go."""
     count = asked_number(container, VGPU_RESOURCE, NVIDIA.resource)
     memory_mib = asked_number(container, MEMORY_RESOURCE) or 0
     percent = asked_number(container, MEMORY_PERCENT_RESOURCE) or 0
     cores = asked_number(container, CORES_RESOURCE)
     if count is None:
-        count = 1 if memory_mib or percent or cores else 0  # its webhook adds the number to the others
+        count = 1 if memory_mib or percent or cores else 0  # as HAMi's webhook adds
     if percent > 100:
         raise RequestError(f'{MEMORY_PERCENT_RESOURCE}: "{percent}" is more than 100')
     if memory_mib:
@@ -403,58 +392,58 @@ def _container_ask(container: ContainerResources) -> _ContainerAsk:
         percent = 100
     if cores is None:
         cores = _ALL_CORES if percent == 100 else 0
-    return _ContainerAsk(container.init, count, memory_mib, percent, min(cores, _ALL_CORES))
+    return _ContainerRequest(container.init, count, memory_mib, percent, min(cores, _ALL_CORES))
 
 
-def _most_at_once(asks: Iterable[_ContainerAsk], what: Callable[[_ContainerAsk], int]) -> int:
-    """The most that is held at once by containers that run together and init containers, which start one by one."""
-    running = sum(what(ask) for ask in asks if not ask.init)
-    return max([running, *(what(ask) for ask in asks if ask.init)])
+def _most_at_once(requests: Iterable[_ContainerRequest], what: Callable[[_ContainerRequest], int]) -> int:
+    """Return the most held at once by containers that run together, or by init containers, which run one by one."""
+    running = sum(what(request) for request in requests if not request.init)
+    return max([running, *(what(request) for request in requests if request.init)])
 
 
 def _type_pattern(types: str) -> str:
-    """HAMi's list of parts of model names as one pattern; "" when it asks for nothing."""
+    """Convert HAMi's list of parts of model names to one pattern; "" if empty."""
     words = (_SEPARATORS.split(word.strip()) for word in types.split(","))
     return "|".join("[ -]".join(re.escape(part) for part in word) for word in words if any(word))
 
 
 def _uuids(text: str) -> tuple[str, ...]:
-    """HAMi's list of UUIDs; () when it asks for nothing."""
+    """Parse HAMi's list of UUIDs."""
     return tuple(sorted({uuid.strip() for uuid in text.split(",")} - {""}))
 
 
-# What a bound pod holds
+# Holdings
 
 
 def _read_holding(
     annotations: Mapping[str, str], node: str, containers: Sequence[ContainerResources]
 ) -> Holding | None:
-    """What a bound pod holds by HAMi's annotations, None when it has none.
+    """Return what a bound pod holds by HAMi's annotations, None without them.
 
-    Raises UnreadableError; also for what was decided for another node than the one it is on.
+    Raises UnreadableError, also if they are for another node.
     """
     text = annotations.get(ALLOCATED) or annotations.get(TO_ALLOCATE)
     if text is None:
         return None
-    said = annotations.get(ASSIGNED_NODE, node)
-    if said != node:
-        raise UnreadableError(f"{ASSIGNED_NODE} is {shorten(said)!r}, the pod is on {node}")
+    assigned = annotations.get(ASSIGNED_NODE, node)
+    if assigned != node:
+        raise UnreadableError(f"{ASSIGNED_NODE} is {shorten(assigned)!r}, the pod is on {node}")
     try:
         slots = [_read_slot(part) for part in bounded(text).removesuffix(";").split(";")]
     except UnreadableError as error:
         raise UnreadableError(f"{ALLOCATED} can't be read: {error}") from None
     if sum(map(len, slots)) > _MAX_DEVICES:
         raise UnreadableError(f"{ALLOCATED} names more devices than a node has")
-    # Before v2.9 the containers that start a pod had no places in the list.
-    num_starting = sum(container.init for container in containers) if len(slots) == len(containers) else 0
+    # Before v2.9 init containers had no slots.
+    num_init = sum(container.init for container in containers) if len(slots) == len(containers) else 0
     running: _Held = {}
-    for slot in slots[num_starting:]:
+    for slot in slots[num_init:]:
         for uuid, (mib, cores) in slot.items():
             held_mib, held_cores = running.get(uuid, (0, 0))
             running[uuid] = held_mib + mib, held_cores + cores
-    held = _most_of([*slots[:num_starting], running])
+    held = _most_of([*slots[:num_init], running])
     if _is_short(held, containers):
-        raise UnreadableError(f"{ALLOCATED} names less than the pod's resources ask")
+        raise UnreadableError(f"{ALLOCATED} names less than the pod's resources request")
     parts = tuple(
         Part(UNKNOWN_GPU, min(cores * 10, WHOLE_MILLI), 0 if cores >= _ALL_CORES else mib, uuid)
         for uuid, (mib, cores) in sorted(held.items())
@@ -467,42 +456,46 @@ _Held = dict[str, tuple[int, int]]
 
 
 def _is_short(held: _Held, containers: Sequence[ContainerResources]) -> bool:
-    """Whether less is held than the containers ask for by number: HAMi never gives less, so its plugin did not write
-    that. What HAMi's own settings decide, such as the memory of who names none, can't be told here."""
+    """Whether less is held than the containers request by number: HAMi never gives less, so its plugin did not write
+    that. HAMi's own defaults, such as for unspecified memory, are unknown here."""
     try:
-        asks = [_container_ask(container) for container in containers]
+        requests = [_container_request(container) for container in containers]
         named = [min(asked_number(container, CORES_RESOURCE) or 0, _ALL_CORES) for container in containers]
     except RequestError:
         return False
-    asks = [replace(ask, cores=cores) for ask, cores in zip(asks, named, strict=True)]
+    requests = [replace(request, cores=cores) for request, cores in zip(requests, named, strict=True)]
     whole = any(cores >= _ALL_CORES for _, cores in held.values())
     return (
-        len(held) < max((ask.count for ask in asks), default=0)
-        or (not whole and sum(mib for mib, _ in held.values()) < _most_at_once(asks, lambda a: a.count * a.memory_mib))
-        or sum(cores for _, cores in held.values()) < _most_at_once(asks, lambda ask: ask.count * ask.cores)
+        len(held) < max((request.count for request in requests), default=0)
+        or (
+            not whole
+            and sum(mib for mib, _ in held.values()) < _most_at_once(requests, lambda a: a.count * a.memory_mib)
+        )
+        or sum(cores for _, cores in held.values())
+        < _most_at_once(requests, lambda request: request.count * request.cores)
     )
 
 
 def _read_slot(text: str) -> _Held:
-    """One container's devices: `uuid,type,memory MiB,cores:` each. Raises UnreadableError."""
+    """Parse one container's devices, each `uuid,type,memory MiB,cores:`. Raises UnreadableError."""
     held: _Held = {}
     for device in text.split(":"):
         items = [item.strip() for item in device.split(",")]
         if not any(items) or (items[:1] == [""] and set(items) <= {"", "0", _TYPE}):
-            continue  # of a container without GPUs: nothing, or a device of zeros: ",,0,0:"
+            continue  # a container without GPUs: nothing, or zeros: ",,0,0:"
         if len(items) < 4 or not items[0]:
             raise UnreadableError(f"{shorten(device)!r} is not a device")
-        uuid = items[0].split("[")[0]  # up to v2.9 a MIG instance was written behind its GPU: "GPU-...[0-1]"
+        uuid = items[0].split("[")[0]  # up to v2.9 a MIG instance follows its GPU: "GPU-...[0-1]"
         mib, cores = whole_number(items[2], "memory"), whole_number(items[3], "cores")
         if uuid != items[0]:
-            mib, cores = 0, _ALL_CORES  # of a partitioned GPU nothing else is given
+            mib, cores = 0, _ALL_CORES  # a partitioned GPU serves nothing else
         known_mib, known_cores = held.get(uuid, (0, 0))
         held[uuid] = known_mib + mib, known_cores + cores
     return held
 
 
 def _most_of(alternatives: Sequence[_Held]) -> _Held:
-    """The most that is held of each GPU, by containers that don't run at the same time."""
+    """Return the most held of each GPU by containers that don't run at the same time."""
     most: _Held = {}
     for held in alternatives:
         for uuid, (mib, cores) in held.items():
@@ -511,7 +504,7 @@ def _most_of(alternatives: Sequence[_Held]) -> _Held:
     return most
 
 
-# What is written with the Binding
+# Bindings
 
 
 def _bound_annotations(
@@ -522,25 +515,25 @@ def _bound_annotations(
     *,
     init_slots: bool = True,
 ) -> dict[str, str]:
-    """What HAMi's plugin has to find on a pod that gets these GPUs. `wall_now` is Unix time.
+    """Return the annotations from which HAMi's plugin serves a pod with these GPUs. `wall_now` is Unix time.
 
-    A pod whose containers ask for no resource of HAMi's is never seen by the plugin: it gets only what HAMi's own
-    scheduler counts by. `init_slots` is false for plugins up to v2.7, which know no places of init containers.
+    A pod without HAMi's resources is never seen by the plugin, and only gets those that HAMi's scheduler counts.
+    `init_slots` is false for plugins up to v2.7, which have no slots for init containers.
     """
-    asks = [_container_ask(container) for container in containers]
-    served = any(ask.count for ask in asks)
+    requests = [_container_request(container) for container in containers]
+    served = any(request.count for request in requests)
     if not served:
-        asks = [_ContainerAsk(False, len(gpus), 0, 100, _ALL_CORES)]
+        requests = [_ContainerRequest(False, len(gpus), 0, 100, _ALL_CORES)]
     slots = []
     next_gpu = 0
-    apart = len(gpus) >= sum(ask.count for ask in asks if not ask.init)
-    for ask in asks:
-        first = next_gpu if apart and not ask.init else 0
-        given = gpus[first : first + ask.count]
-        if not ask.init:
-            next_gpu += ask.count
-        if init_slots or not ask.init:
-            limits = ((gpu.uuid, *ask.limits_on(gpu)) for gpu in given)
+    apart = len(gpus) >= sum(request.count for request in requests if not request.init)
+    for request in requests:
+        first = next_gpu if apart and not request.init else 0
+        assigned = gpus[first : first + request.count]
+        if not request.init:
+            next_gpu += request.count
+        if init_slots or not request.init:
+            limits = ((gpu.uuid, *request.limits_on(gpu)) for gpu in assigned)
             slots.append("".join(f"{uuid},{_TYPE},{mib},{cores}:" for uuid, mib, cores in limits))
     devices = "".join(f"{slot};" for slot in slots)
     seconds = str(int(wall_now))
@@ -553,14 +546,14 @@ def _bound_annotations(
 NODE_LOCK: Final = "hami.io/mutex.lock"
 
 _EXPIRES_S: Final = 300.0
-"""HAMi's default: a lock older than this is anybody's."""
+"""HAMi's default: an older lock may be taken over."""
 _FIRST_WAIT_S: Final = 0.05
 _MAX_WAIT_S: Final = 0.5
-_LETS_GO_S: Final = 5.0
-"""A lock whose pod is served is the plugin's to let go for so long. It tries for up to 2.3 s and looks only once whose
-lock it is: one taken over meanwhile would be deleted, and the next pod be served as another one, which fails it."""
+_RELEASE_S: Final = 5.0
+"""Time for the plugin to release the lock of a served pod. It tries for up to 2.3 s and checks the holder only once: a
+lock taken over meanwhile would be deleted, and the wrong pod served, which fails it."""
 _UNBOUND_S: Final = 30.0
-"""A lock is taken before its pod is bound; a pod that has no node for longer was given up."""
+"""A lock is taken before its pod is bound; a pod unbound for longer was abandoned."""
 
 _node_decoder = Decoder(objects.Node)
 _pod_decoder = Decoder(objects.Pod)
@@ -568,25 +561,25 @@ _pod_decoder = Decoder(objects.Pod)
 
 @dataclass(frozen=True, slots=True)
 class _NodeLock:
-    """Which pod a node's plugin serves: while it stands, nobody else may send one there."""
+    """The pod that a node's plugin serves; meanwhile no other pod may be bound there."""
 
     locked_at: float
-    """Unix time, 0 when it can't be read: then it has long expired."""
+    """Unix time, 0 if unreadable and thus expired."""
     namespace: str = ""
     name: str = ""
-    """"" in the form that named no pod."""
+    """"" in the old format without a pod."""
 
     def is_of(self, namespace: str, name: str) -> bool:
-        """Whether it was taken for this pod."""
+        """Whether the lock was taken for this pod."""
         return (self.namespace, self.name) == (namespace, name)
 
     def expired(self, wall_now: float) -> bool:
-        """Whether it is anybody's."""
+        """Whether the lock may be taken over."""
         return wall_now - self.locked_at > _EXPIRES_S
 
 
 def _read_lock(annotations: Mapping[str, str]) -> _NodeLock | None:
-    """A node's lock, None when it is free."""
+    """Parse a node's lock, None if it is free."""
     text = annotations.get(NODE_LOCK)
     if text is None:
         return None
@@ -600,7 +593,7 @@ def _read_lock(annotations: Mapping[str, str]) -> _NodeLock | None:
 
 
 def _format_lock(namespace: str, name: str, wall_now: float) -> str:
-    """A node's lock for one pod: RFC 3339 time, namespace, name."""
+    """Format a node's lock for a pod: RFC 3339 time, namespace, name."""
     at = datetime.fromtimestamp(int(wall_now), UTC)
     return f"{at:%Y-%m-%dT%H:%M:%SZ},{namespace},{name}"
 
@@ -620,9 +613,11 @@ class _NodeLocks:
         self._clock = clock
         self._wall_clock = wall_clock
         self._wait_s = wait_s
-        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by node, while one is in use
-        self._left: dict[str, tuple[_NodeLock, float]] = {}  # by node, with when its pod was first seen not to need it
-        self._met: dict[str, tuple[_NodeLock, float]] = {}  # by node, with when it was first seen
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by node, while in use
+        self._done: dict[
+            str, tuple[_NodeLock, float]
+        ] = {}  # by node: the lock, and when its pod was first seen without need of it
+        self._seen: dict[str, tuple[_NodeLock, float]] = {}  # by node: the lock, and when it was first seen
 
     async def take(self, node: str, namespace: str, name: str) -> None:
         """Lock a node for a pod; pods of the same node wait for each other. Raises LockError, ClusterError."""
@@ -639,14 +634,14 @@ class _NodeLocks:
             raise LockError(f"node {node} has been locked for other pods for more than {self._wait_s:g} s") from None
 
     async def release(self, node: str, namespace: str, name: str) -> None:
-        """Let a pod's lock go, if it still is the pod's. Never fails: one that stays is taken over in time."""
+        """Release a lock, if this pod still holds it. Never fails: a remaining lock expires."""
         try:
             while True:
-                found = await self._get_node(node)
-                lock = _read_lock(found.metadata.annotations or {})
+                current = await self._get_node(node)
+                lock = _read_lock(current.metadata.annotations or {})
                 if lock is None or not lock.is_of(namespace, name):
                     return
-                if await self._write(found, None):
+                if await self._write(current, None):
                     return
         except (ClusterError, msgspec.DecodeError) as error:
             logger.warning("the lock of node %s for pod %s/%s could not be released: %s", node, namespace, name, error)
@@ -655,14 +650,14 @@ class _NodeLocks:
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                found = await self._get_node(node)
+                current = await self._get_node(node)
             except msgspec.DecodeError as error:
                 raise LockError(f"node {node} can't be read: {error}") from error
-            lock = _read_lock(found.metadata.annotations or {})
+            lock = _read_lock(current.metadata.annotations or {})
             if lock is None or lock.is_of(namespace, name) or await self._is_stale(lock, node):
-                if await self._write(found, _format_lock(namespace, name, self._wall_clock())):
-                    self._left.pop(node, None)
-                    self._met.pop(node, None)
+                if await self._write(current, _format_lock(namespace, name, self._wall_clock())):
+                    self._done.pop(node, None)
+                    self._seen.pop(node, None)
                     return
             elif self._clock() + wait_s > deadline:
                 raise LockError(f"node {node} is locked for pod {lock.namespace}/{lock.name}, which HAMi serves first")
@@ -676,9 +671,9 @@ class _NodeLocks:
         return _node_decoder.decode(await self._transport.get(f"{NODES_PATH}/{node}"))
 
     async def _write(self, node: objects.Node, lock: str | None) -> bool:
-        """Write a node's lock or take it away; False when the node has changed meanwhile.
+        """Set or remove a node's lock; False on a resourceVersion conflict.
 
-        By way of its status, so that no right to change a node's spec is needed.
+        Patches nodes/status, so that no right to patch nodes is needed.
         """
         metadata = {"annotations": {NODE_LOCK: lock}, "resourceVersion": node.metadata.resource_version}
         try:
@@ -691,9 +686,9 @@ class _NodeLocks:
         return True
 
     async def _is_stale(self, lock: _NodeLock, node: str) -> bool:
-        """Whether nobody will let a lock go: it has expired, by its time or by this clock where the other is ahead, or
-        its pod has been served, elsewhere or gone for long."""
-        if lock.expired(self._wall_clock()) or self._seen_for_s(self._met, node, lock) > _EXPIRES_S:
+        """Whether a lock may be taken over: it has expired, by its time or by this clock if the other is ahead, or its
+        pod was served, is on another node, or gone for long."""
+        if lock.expired(self._wall_clock()) or self._seen_for_s(self._seen, node, lock) > _EXPIRES_S:
             return True
         if not lock.name:
             return False
@@ -710,14 +705,14 @@ class _NodeLocks:
             if not pod.spec.node_name:
                 return self._wall_clock() - lock.locked_at > _UNBOUND_S
             phase = (pod.metadata.annotations or {}).get(BIND_PHASE, "")
-            # A kubelet has a pod's devices allocated before it pulls images, and tells of its start after that.
-            waits = pod.status.phase == "Pending" and pod.status.start_time is None
-            if pod.spec.node_name == node and waits and phase == _PHASE_ALLOCATING:
+            # A kubelet allocates devices before it pulls images, and reports the start after that.
+            is_waiting = pod.status.phase == "Pending" and pod.status.start_time is None
+            if pod.spec.node_name == node and is_waiting and phase == _PHASE_ALLOCATING:
                 return False
-        return self._seen_for_s(self._left, node, lock) >= _LETS_GO_S
+        return self._seen_for_s(self._done, node, lock) >= _RELEASE_S
 
     def _seen_for_s(self, seen: dict[str, tuple[_NodeLock, float]], node: str, lock: _NodeLock) -> float:
-        """How long a node's lock is among those `seen`, which it is from now on."""
+        """Return for how long a node's lock is in `seen`, adding it if new."""
         before, since = seen.get(node, (None, 0.0))
         if before != lock:
             since = self._clock()
@@ -731,11 +726,11 @@ _CHOICES: Final = {
     UUID: (_USE_UUID, lambda text: ",".join(_uuids(text))),
     UUID_EXCLUDE: (_NO_USE_UUID, lambda text: ",".join(_uuids(text))),
 }
-"""HAMi's words for Kerf's annotations."""
+"""HAMi's counterparts of Kerf's annotations."""
 
 
 class Hami(DevicePlugin):
-    """Nodes that carry HAMi's register."""
+    """Nodes with HAMi's register."""
 
     name = "hami"
     resources = OWN_RESOURCES
@@ -752,26 +747,26 @@ class Hami(DevicePlugin):
 
     def offer(self, node: objects.Node, reading: NodeReading) -> NodeOffer | None:
         annotations = node.metadata.annotations or {}
-        if told := _silence(annotations, _clock(node)):
-            raise PluginGoneError(f"{told}: the plugin is silent, its GPUs are not offered")
+        if silence := _silence(annotations, _clock(node)):
+            raise PluginGoneError(f"{silence}: the plugin is silent, its GPUs are not offered")
         return _read_register(annotations, node.status.allocatable or {}, reading)
 
     def request(self, pod: objects.Pod) -> PodRequest | None:
         annotations = pod.metadata.annotations or {}
         chosen = {
-            key: written
+            key: translated
             for key, (theirs, translate) in _CHOICES.items()
-            if theirs in annotations and (written := translate(annotations[theirs]))
+            if theirs in annotations and (translated := translate(annotations[theirs]))
         }
         own = asks_any(pod.spec, self.resources)
         policy = annotations.get(_GPU_POLICY, "").strip()
-        asked = _read_request(containers_of(pod.spec), policy) if own or chosen else None
-        if asked is None:
+        request = _read_request(containers_of(pod.spec), policy) if own or chosen else None
+        if request is None:
             return None
         mode = annotations.get(_MODE, "")
         if mode and _MODE_SHARED not in mode:
             raise RequestError(f'{_MODE}: "{mode[:80]}" is not supported by Kerf; use {_MODE_SHARED}')
-        return with_conditions(pod, asked if own else GpuRequest(asked.count, AskedUnit.GPU), chosen)
+        return with_conditions(pod, request if own else GpuRequest(request.count, AskedUnit.GPU), chosen)
 
     def concerns(self, pod: objects.Pod) -> bool:
         annotations = pod.metadata.annotations
@@ -798,7 +793,6 @@ def _evidence(node: objects.Node) -> _Evidence:
 
 
 def _clock(node: objects.Node) -> float:
-    """The node's own clock, as its kubelet has told it last: the plugin goes by it too, and Kerf's may be another. By
-    Kerf's where the kubelet has not told."""
-    told = (objects.unix_time(condition.last_heartbeat_time) for condition in node.status.conditions or ())
-    return max(told, default=0.0) or time.time()
+    """Return the node's clock at its kubelet's last heartbeat, since the plugin uses that clock; else Kerf's."""
+    heartbeats = (objects.unix_time(condition.last_heartbeat_time) for condition in node.status.conditions or ())
+    return max(heartbeats, default=0.0) or time.time()

@@ -1,7 +1,7 @@
-"""Planned without an extender: what stands in for filter and bind where kube-scheduler calls nobody.
+"""Direct mode: planning without an extender, where kube-scheduler calls neither filter nor bind.
 
-A pod's GPUs are written on it together with its nomination, before its gate is opened; kube-scheduler binds it by
-itself. So what is written counts from the write on: it is held until the pod has a node, or until it was taken back.
-Each write carries the pod's resourceVersion, so that one that comes late, a dead leader's too, changes nothing that was
-decided since.
+A pod's assignment is written on it together with its nomination, before its gate is opened, and kube-scheduler binds it
+by itself. The assignment counts from the write on: its GPUs are held until the pod has a node or the assignment is
+withdrawn. Each write carries the pod's resourceVersion, so that a late one, even of a dead leader, overwrites no later
+decision.
 """

@@ -1,8 +1,8 @@
-"""Following pods that were let go to their nodes: kube-scheduler binds them, and tells nobody.
+"""Following released pods to their nodes, as kube-scheduler binds them without calling Kerf.
 
-A pod that is bound where it was nominated has what is written on it. One that is bound elsewhere has what it can get
-there: which GPUs these are is written where somebody goes by that, and taken back where the node's plugin chooses by
-itself. What was reserved for a pod that left without a node is free: it is gone.
+A pod bound to its nominated node has the assignment written on it. A pod bound elsewhere gets GPUs there: its
+assignment is rewritten if the node's plugin follows it, and removed if the plugin picks GPUs by itself. The reservation
+of a pod that left without a node is released: the pod is gone.
 """
 
 import logging
@@ -14,12 +14,12 @@ import msgspec
 
 from extender.core.resources.requests import RequestError
 from extender.kube.background import repeat
-from extender.kube.cache import Part
+from extender.kube.cache import Group
 from extender.kube.client import ClusterError
 from extender.kube.commit import FencedError
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
-from extender.kube.turns import Pauses
+from extender.kube.turns import Backoffs
 from extender.ledger.ledger import Ledger
 from extender.plugins.pods import assigned_node, is_elsewhere
 from extender.queueing.direct.writer import DirectAssignments, DirectWriter
@@ -36,10 +36,10 @@ _MAX_PER_ROUND: Final = 50
 
 @dataclass(eq=False)
 class Follower:
-    """Hears of pods that leave the queue, and of pods with a node."""
+    """Handles pods that leave the queue, and corrects the assignments of pods that were bound elsewhere."""
 
-    pods: Part[Pod]
-    """Those with a node."""
+    pods: Group[Pod]
+    """The pods with a node."""
     writer: DirectWriter
     ledger: Ledger
     assignments: DirectAssignments
@@ -48,21 +48,21 @@ class Follower:
     counts: Counts
     clock: Callable[[], float]
     taken: Callable[[Entry, str], None]
-    _pauses: Pauses = field(default_factory=Pauses, init=False)
+    _pauses: Backoffs = field(default_factory=Backoffs, init=False)
     _elsewhere: dict[str, Pod] = field(default_factory=dict, init=False)
     _unassigned: set[str] = field(default_factory=set, init=False)
-    """Pods for which nothing was free where they are: to say so once is enough."""
+    """UIDs of pods whose nodes had no free GPUs, which is reported once."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
         await repeat(self.follow, _INTERVAL_S, "following pods to their nodes")
 
     async def follow(self) -> None:
-        """Put right what is written on those that went elsewhere; who stands by holds nothing."""
+        """Correct the assignments of pods that were bound elsewhere; a standby releases its reservations instead."""
         if self.fence.standby():
-            for held in self.ledger.firm():  # whoever leads knows who holds what
+            for held in self.ledger.pinned():  # the leader's ledger counts
                 self.ledger.release(held.uid)
-        self._unassigned = {uid for uid in self._unassigned if self.ledger.claim(uid) is not None}
+        self._unassigned = {uid for uid in self._unassigned if self.ledger.allocation(uid) is not None}
         if not self.fence.fault():
             now = self.clock()
             due = [
@@ -71,10 +71,10 @@ class Follower:
                 if self._pauses.why(pod.metadata.namespace, uid, now) is None
             ]
             for pod in due[:_MAX_PER_ROUND]:
-                await self._put_right(pod)
+                await self._correct(pod)
 
     def left(self, entry: Entry) -> None:
-        """A pod has its node, or is gone."""
+        """Handle a pod that has its node or is gone."""
         pod = self.pods.get(entry.uid)
         if pod is not None:
             self._arrived(entry, pod.spec.node_name or "")
@@ -83,7 +83,7 @@ class Follower:
         self.counts.fallbacks += bool(entry.node) and not entry.stage.behind_gate
 
     def pod_changed(self, old: Pod | None, pod: Pod | None) -> None:
-        """A pod has a node, whoever has bound it."""
+        """Note whether a pod's assignment is for another node than its own."""
         if pod is None:
             return
         if self._is_wrong(pod):
@@ -100,44 +100,45 @@ class Follower:
             return
         self.counts.honoured += 1
         message = f"Assigned on node {node}, which it was nominated for"
-        self.events.emit(entry.namespace, entry.pod.metadata.name, entry.uid, reason="GPUsAssigned", message=message)
+        self.events.emit_placement(entry.namespace, entry.pod.metadata.name, entry.uid, message=message)
 
     def _is_wrong(self, pod: Pod) -> bool:
-        """Whether what is written on a pod is of another node, or nothing is although somebody goes by that."""
+        """Whether a pod's assignment is for another node, or missing where it would take effect."""
         if is_elsewhere(pod):
             return True
         uid = pod.metadata.uid
-        annotations, claim = pod.metadata.annotations or {}, self.ledger.claim(uid)
-        if assigned_node(pod) or PLANNED_BY not in annotations or claim is None or uid in self._unassigned:
+        annotations, held = pod.metadata.annotations or {}, self.ledger.allocation(uid)
+        if assigned_node(pod) or PLANNED_BY not in annotations or held is None or uid in self._unassigned:
             return False
-        return not claim.holding.parts and self.assignments.matters(claim)
+        return not held.holding.parts and self.assignments.matters(held)
 
-    async def _look_again(self, pod: Pod) -> None:
-        """A pod has changed, or is gone, of which nobody tells. Raises ClusterError, DecodeError."""
+    async def _refresh(self, pod: Pod) -> None:
+        """Read a pod again that has changed or is gone. Raises ClusterError, DecodeError."""
         found = await self.writer.read(pod)
         if found is None:
             self._elsewhere.pop(pod.metadata.uid, None)
         elif self._elsewhere.get(pod.metadata.uid) is pod:
             self._elsewhere[pod.metadata.uid] = found
 
-    async def _put_right(self, pod: Pod) -> None:
-        """Write on a pod what it has of the node where it is."""
+    async def _correct(self, pod: Pod) -> None:
+        """Write a bound pod's assignment on its node, or remove the one for another node."""
         uid, node = pod.metadata.uid, pod.spec.node_name
-        claim, term = self.ledger.claim(uid), self.fence.as_of_now()
+        held, term = self.ledger.allocation(uid), self.fence.as_of_now()
         try:
-            wanted = claim is not None and self.assignments.matters(claim)
-            assignment = self.assignments.on_its_node(pod, claim) if claim is not None and wanted else None
+            wanted = held is not None and self.assignments.matters(held)
+            assignment = self.assignments.on_its_node(pod, held) if held is not None and wanted else None
             written: dict[str, str | None] = {}
             if assignment is not None:
                 written |= self.assignments.written(pod, assignment)
-                self.ledger.assign_anew(uid, assignment.holding)
+                self.ledger.reassign(uid, assignment.holding)
             if planned := assigned_node(pod):
                 written[NOMINATION_LOST] = f"{planned}: bound to {node}, by kube-scheduler"
             if await self.writer.assign_bound(pod, written, term) is None:
-                await self._look_again(pod)
+                await self._refresh(pod)
                 return
         except (ClusterError, FencedError, RequestError, msgspec.DecodeError) as error:
-            logger.warning("pod %s was bound to node %s, and can't be told what it has there: %s", pod.key, node, error)
+            message = "pod %s was bound to node %s, and its assignment there was not written: %s"
+            logger.warning(message, pod.key, node, error)
             if not isinstance(error, FencedError):
                 self._pauses.failed(pod.metadata.namespace, uid, error, self.clock())
             return
@@ -147,7 +148,7 @@ class Follower:
         if wanted and assignment is None:
             self._unassigned.add(uid)
             self.counts.unassigned += 1
-            message = f"Bound to node {node}, where no GPUs are free for it by Kerf's account"
+            message = f"Bound to node {node}, where Kerf finds no free GPUs for it"
         else:
             message = str(assignment or f"Bound to node {node}, whose device plugin chooses its GPUs")
         self.events.emit(pod.metadata.namespace, pod.metadata.name, uid, reason="GPUsReassigned", message=message)

@@ -1,9 +1,9 @@
-"""Letting pods go that kube-scheduler binds by itself: what is reserved is written on them, and stands.
+"""Releasing pods that kube-scheduler binds by itself: their reservations are persisted on them.
 
-A write whose outcome nobody knows, a refusal, and what a Kerf before this one wrote are not guessed at: such pods are
-`Stage.UNSETTLED` and hold what may be written on them until they have been read, and what is not to stand is taken
-back. What was reserved for them is free only once the API server has answered that nothing of it is written any more:
-that changes the pod, so that a write which is still on its way fails.
+Pods with a write of unknown outcome, a rejection by kube-scheduler, or an assignment of a previous leader are
+`Stage.UNSETTLED`. They hold what may be written on them until they have been read, and an assignment that should not
+stand is withdrawn. A reservation is released only once the API server has confirmed that nothing of it is written any
+more. The withdrawal changes the pod, so that a write still under way fails.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from typing import ClassVar
 from extender.core.resources.requests import AskedUnit, RequestError
 from extender.core.vendors.registry import DEFAULT
 from extender.kube.background import Work
-from extender.kube.cache import Part
+from extender.kube.cache import Group
 from extender.kube.client import ApiError, Transport
-from extender.kube.commit import Outcome, Resolver, Result, Target, Term, refused
+from extender.kube.commit import Outcome, Resolver, Result, Target, Term, is_permanent_refusal
 from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.ledger.ledger import Ledger
@@ -34,8 +34,8 @@ from extender.scheduling.placer import Placer
 
 
 @dataclass(eq=False)
-class Direct:
-    """As of `dispatch.Mode`."""
+class DirectMode:
+    """The `dispatch.Mode` without an extender."""
 
     transport: Transport
     ledger: Ledger
@@ -49,10 +49,10 @@ class Direct:
     resolver: Resolver
     fence: Fence
     events: EventRecorder
-    pods: Part[Pod]
-    """Those with a node."""
+    pods: Group[Pod]
+    """The pods with a node."""
     wall_clock: Callable[[], float]
-    is_asked: ClassVar[bool] = False
+    has_extender: ClassVar[bool] = False
     follower: Follower = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,17 +79,17 @@ class Direct:
         return self.fence.as_of_now()
 
     def check(self, pod: PlanPod) -> None:
-        """kube-scheduler knows nothing of some GPUs, and would give them to others."""
+        """Refuse GPUs that kube-scheduler does not count and would give to other pods."""
         if pod.gpus is not None and pod.gpus.unit is AskedUnit.WHOLE:
             raise RequestError(
-                f"kube-scheduler counts no GPUs asked by annotation or label alone: ask for {DEFAULT.resource}"
+                f"kube-scheduler counts no GPUs requested by annotation or label alone: ask for {DEFAULT.resource}"
             )
 
     def hold(self, members: Sequence[tuple[Entry, str]]) -> bool:
         if self.fence.fault():
-            return False  # a plan of a term that has ended
+            return False  # the plan's term has ended
         for entry, _ in members:
-            self.ledger.make_firm(entry.uid)
+            self.ledger.pin(entry.uid)
         return True
 
     def take_stock(self, now: float) -> None:
@@ -101,17 +101,17 @@ class Direct:
     def left(self, entry: Entry) -> None:
         self.writer.forget(entry.uid)
         if self.fence.standby():
-            self.ledger.release(entry.uid)  # whoever leads knows
+            self.ledger.release(entry.uid)  # the leader's ledger counts
         else:
             self.follower.left(entry)
 
     def found_open(self, entry: Entry) -> None:
-        """Hold what a Kerf before this one has written on it; one that stands by lists it again."""
+        """Hold the assignment that a previous leader wrote; a standby lists the pods again before it leads."""
         node = entry.node or assigned_node(entry.pod)
         if not node or self.fence.standby():
             return
         self.ledger.reserve_as_written(entry.pod, node, self.clock())
-        if not entry.node:  # refused, and whoever was to take it back is gone
+        if not entry.node:  # rejected, and the leader that should have withdrawn it is gone
             entry.node = node
             self._doubt(entry, take_back=True)
 
@@ -127,8 +127,8 @@ class Direct:
     async def nominate(self, entry: Entry, pod: Pod, term: Term | None, *, lost: str) -> Pod | None:
         def reserved() -> dict[str, str] | None:
             assignment = self._assignments.of(pod, entry.node)
-            asks = entry.planned is not None and entry.planned.gpus is not None
-            return assignment if assignment or not asks else None
+            needs_gpus = entry.planned is not None and entry.planned.gpus is not None
+            return assignment if assignment or not needs_gpus else None
 
         return await self.writer.assign(pod, entry.node, reserved, lost, term)
 
@@ -145,45 +145,45 @@ class Direct:
 
 
 class _Doubt(Target[Pod]):
-    """What is written on a pod, which may be more or less than is to stand."""
+    """An assignment that may or may not be written on a pod, and may have to be withdrawn."""
 
-    def __init__(self, mode: Direct, entry: Entry) -> None:
+    def __init__(self, mode: DirectMode, entry: Entry) -> None:
         super().__init__(entry.namespace, entry.uid, f"pod {entry.pod.key} of the queue")
         self._mode, self._entry = mode, entry
-        self._taken_back: Pod | None = None
-        """As it was answered."""
+        self._withdrawn_pod: Pod | None = None
+        """The pod as returned by the withdrawal."""
 
     async def send(self, version: str) -> Pod | None:
-        """It has been sent."""
+        """Do nothing: the write in doubt was sent before."""
         return None
 
     async def read(self) -> Pod | None:
         return await self._mode.writer.read(self._entry.pod)
 
     async def seal(self) -> Pod | None:
-        """Raises FencedError where another process leads, or may."""
+        """Withdraw the assignment unless it stands. Raises FencedError where another process may lead."""
         found = await self.read()
         if found is None or self.judge(found, sealed=True) is not Outcome.UNKNOWN:
             return found
         mode = self._mode
         try:
-            self._taken_back = await mode.writer.take_back(found, self._entry.node, mode.fence.as_of_now())
+            self._withdrawn_pod = await mode.writer.take_back(found, self._entry.node, mode.fence.as_of_now())
         except ApiError as error:
-            if not (refused(error) and is_blank(found)):
+            if not (is_permanent_refusal(error) and is_blank(found)):
                 raise
-            self._taken_back = found  # what was sent before is refused as well
-        return self._taken_back or found
+            self._withdrawn_pod = found  # earlier writes are refused as well
+        return self._withdrawn_pod or found
 
     def judge(self, found: Pod | None, *, sealed: bool) -> Outcome:
-        """DONE where it stands as it is to be, or has its node; REFUSED where nothing is written."""
+        """Return DONE if the assignment stands as intended or the pod has its node, REFUSED if nothing is written."""
         if found is None or found.metadata.deletion_timestamp or found.finished:
             return Outcome.GONE
         if found.spec.node_name or self._stands(found):
             return Outcome.DONE
-        clear = found is self._taken_back or self._mode.writer.is_clear(found)
+        clear = found is self._withdrawn_pod or self._mode.writer.is_clear(found)
         return Outcome.REFUSED if clear else Outcome.UNKNOWN
 
-    def is_told(self) -> bool:
+    def is_settled(self) -> bool:
         entry = self._entry
         return entry.stage is not Stage.UNSETTLED or self._mode.backlog.entries.get(entry.uid) is not entry
 
@@ -192,10 +192,10 @@ class _Doubt(Target[Pod]):
         if result.outcome is not Outcome.FENCED:
             mode.writer.forget(entry.uid)
         if result.outcome is Outcome.FENCED:
-            mode.ledger.release(entry.uid)  # whoever leads knows
+            mode.ledger.release(entry.uid)  # the leader's ledger counts
             mode.resolver.add(self)
         if found is None or result.outcome not in (Outcome.DONE, Outcome.REFUSED):
-            return  # the watch will tell
+            return  # the watch reports the pod
         if found.spec.node_name:
             mode.ledger.hold_as_read(found, mode.clock())
             return
@@ -213,6 +213,6 @@ class _Doubt(Target[Pod]):
         mode.changed()
 
     def _stands(self, found: Pod) -> bool:
-        """Whether a pod was let go as it was to be."""
+        """Whether a pod was released as intended."""
         entry = self._entry
         return not is_gated(found) and not entry.take_back and nominated_node(found) == entry.node

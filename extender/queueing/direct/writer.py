@@ -1,12 +1,10 @@
-"""What is written on a pod that kube-scheduler places by itself: each time on the version that was decided on.
+"""Writes to pods that kube-scheduler binds by itself, each on the resourceVersion that was decided on.
 
-Keeping a pod that asks for a model or an amount of memory to nodes of which the GPUs will do.
+`DirectAssignments` turns assignments into annotations, which no Binding carries here: Kerf's and the device plugin's.
 
-kube-scheduler knows none of these words, and takes any node that has as many GPUs where the one nominated is not to be
-had. What it does know is the label by which nodes tell the product of their GPUs; the API server lets that be asked of
-a pod as long as its gate is shut.
-
-What is written of an assignment where no Binding carries it, in Kerf's words and in those of the node's plugin.
+`Products` restricts pods that request a GPU model or an amount of memory to nodes with suitable GPUs. kube-scheduler
+does not know such requests and, if it can't use the nominated node, takes any node with enough GPUs. It does know the
+label with the product of a node's GPUs, and the API server allows adding node affinity while a pod is gated.
 """
 
 import secrets
@@ -25,7 +23,7 @@ from extender.kube.commit import Outcome, Result, Term
 from extender.kube.decoding import Decoder
 from extender.kube.objects import Pod
 from extender.kube.patches import Annotations, Patch, write
-from extender.ledger.ledger import Claim, Ledger
+from extender.ledger.ledger import Ledger, PodAllocation
 from extender.planning.plans import PlanPod
 from extender.plugins.kerf import ASSIGNED_NODE, ASSIGNMENT, EXPLANATION
 from extender.plugins.protocol import Handover
@@ -41,16 +39,16 @@ from extender.scheduling.skips import SKIPPED, SKIPPED_COUNT
 
 @dataclass(eq=False)
 class Products:
-    """What pods are kept to as their gates are opened."""
+    """Node restrictions added to pods as their gates are opened."""
 
     placer: Placer
     nodes: NodeBook
     _memo: Memo = field(default_factory=Memo, init=False)
 
     def kept_to(self, pod: Pod, planned: PlanPod, node: str) -> dict[str, Any]:
-        """What keeps a pod planned on a node to its gang's domain and to products that will do, as parts of its spec.
+        """Return spec fields that keep a pod planned on a node to its gang's domain and to suitable GPU products.
 
-        One that has an affinity of its own keeps that, and is kept to the product of its node.
+        A pod with an affinity of its own keeps that and is restricted to the product of its node.
         """
         selector = self.nodes.domain_of(node, planned.topology)
         label = VENDORS[planned.gpus.vendor].product_label if planned.gpus is not None else ""
@@ -64,17 +62,17 @@ class Products:
         return ({"nodeSelector": selector} if selector else {}) | affinity
 
     def _products(self, request: GpuRequest) -> list[str]:
-        """Products of the nodes that would do if they were free, none where one of those tells none."""
+        """Return the products of all nodes that would fit if free, none if one of these has no product label."""
         cluster = self.placer.snapshot()
-        found = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request)))
-        will_do = could_fit(found.evaluation.reason)
-        names = [cluster.node_names[row] for row in cluster.row_of.values() if will_do[row]]
+        evaluated = self._memo.evaluate(cluster, request, self.placer.policy_of(PodRequest(request)))
+        suitable = could_fit(evaluated.evaluation.reason)
+        names = [cluster.node_names[row] for row in cluster.row_of.values() if suitable[row]]
         products = {self.nodes.labels_of(name).get(VENDORS[request.vendor].product_label, "") for name in names}
         return [] if "" in products else sorted(products)
 
 
 def is_picky(request: GpuRequest) -> bool:
-    """Whether not every GPU will do for a request."""
+    """Whether a request accepts only some GPUs."""
     patterns = request.include is not None or request.exclude is not None
     return patterns or bool(request.memory_each_mib or request.memory_total_mib or request.uuids)
 
@@ -94,7 +92,7 @@ class DirectAssignments:
     wall_clock: Callable[[], float]
 
     def of(self, pod: Pod, node: str) -> dict[str, str]:
-        """What is reserved for a pod on a node, as annotations; none for a pod that asks for no GPUs.
+        """Return a pod's reservation on a node as annotations, none without a reservation.
 
         Raises RequestError when the pod's containers can't be read.
         """
@@ -102,25 +100,24 @@ class DirectAssignments:
         return {} if assignment is None else self.written(pod, assignment)
 
     def written(self, pod: Pod, assignment: Assignment) -> dict[str, str]:
-        """An assignment as annotations. Raises RequestError when the pod's containers can't be read."""
-        handed = self._handover(pod, assignment).annotations
-        return {**handed, **assignment.annotations, ASSIGNED_NODE: assignment.node}
+        """Return an assignment as annotations. Raises RequestError when the pod's containers can't be read."""
+        handover = self._handover(pod, assignment).annotations
+        return {**handover, **assignment.annotations, ASSIGNED_NODE: assignment.node}
 
-    def matters(self, claim: Claim) -> bool:
-        """Whether somebody goes by which GPUs of its node a pod has: the node's plugin, or nobody but Kerf, where its
-        kubelet knows nothing of them. The vendor's plugin chooses by itself."""
-        return bool(claim.holding) and (claim.holding.unserved or self.ledger.rows.plugin_on(claim.node).told)
+    def matters(self, held: PodAllocation) -> bool:
+        """Whether the choice of GPUs takes effect: the node's plugin follows it, or no plugin serves the pod.
 
-    def on_its_node(self, pod: Pod, claim: Claim) -> Assignment | None:
-        """What a pod may get of the node that it is bound to, beside all others there; None where that is too little.
-
-        Raises RequestError.
+        The vendor's plugin picks GPUs by itself.
         """
+        return bool(held.holding) and (held.holding.unserved or self.ledger.rows.plugin_on(held.node).told)
+
+    def on_its_node(self, pod: Pod, held: PodAllocation) -> Assignment | None:
+        """Return an assignment for a bound pod on its node, None if too little is free. Raises RequestError."""
         request = self.placer.read_request(pod)
-        alone = self.ledger.without(claim.node, {claim.uid}, self.clock())
+        alone = self.ledger.without(held.node, {held.uid}, self.clock())
         if request.gpus is None or alone is None:
             return None
-        policy, row = self.placer.policy_of(request), alone.row_of[claim.node]
+        policy, row = self.placer.policy_of(request), alone.row_of[held.node]
         decision = decide_on(alone, request.gpus, policy, row, Memo())
         return assignment_of(alone, decision)
 
@@ -134,13 +131,13 @@ class DirectAssignments:
 
 
 Reserved = Callable[[], Annotations | None]
-"""Tells what is reserved for a pod as annotations, None where that does not stand any more."""
+"""Returns a pod's reservation as annotations, None if it does not stand any more."""
 
 _pod_decoder: Final = Decoder(Pod)
 
 
 class _Assignment(Patch[Pod]):
-    """The node that a pod gets, and which GPUs of it: not to be written late, when these are somebody else's."""
+    """A write of a pod's nomination and assignment. It is sealed, since a late one would take GPUs of other pods."""
 
     seals = True
 
@@ -154,10 +151,10 @@ class _Assignment(Patch[Pod]):
         note = {NOMINATION_LOST: lost[:MAX_TEXT]} if lost else {}
         self._notes = {**_blank(pod), PLANNED_NODE: node, SKIPPED: None, SKIPPED_COUNT: None, **note}
 
-    def stands(self) -> str:
+    def failed_precondition(self) -> str:
         reserved = self._reserved()
         self.metadata = {"annotations": {**self._notes, **(reserved or {})}}
-        return "what was reserved does not stand any more" if reserved is None else ""
+        return "its reservation does not stand any more" if reserved is None else ""
 
     async def seal(self) -> Pod | None:
         return await seal(self._transport, self._identity)
@@ -166,8 +163,8 @@ class _Assignment(Patch[Pod]):
         if found is None:
             return Outcome.GONE
         annotations = found.metadata.annotations or {}
-        told = {key: annotations.get(key) for key in self.metadata["annotations"]}
-        written = told == self.metadata["annotations"] and found.status.nominated_node_name == self._node
+        current = {key: annotations.get(key) for key in self.metadata["annotations"]}
+        written = current == self.metadata["annotations"] and found.status.nominated_node_name == self._node
         return Outcome.DONE if written else None
 
     def settle(self, result: Result[Pod]) -> None:
@@ -176,43 +173,43 @@ class _Assignment(Patch[Pod]):
 
 
 class DirectWriter:
-    """Writes to pods in a term, as they are known. Each method returns the pod as it is then, None where it has changed
-    before or is gone.
+    """Writes to known versions of pods in a term. Each write returns the new pod, None if it has changed or is gone.
 
-    They raise FencedError; ClusterError where the API server refuses, or where nobody knows what it did; DecodeError.
+    Raises FencedError, DecodeError, and ClusterError where the API server refuses or the outcome is unknown.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._unsealed: set[str] = set()
-        """Pods on which an assignment may be written yet, by their UIDs."""
+        """UIDs of pods on which a late assignment may still take effect."""
 
     async def read(self, pod: Pod) -> Pod | None:
-        """A pod as it is now, None once it is gone."""
+        """Return the current pod, None once it is gone."""
         return await read(self._transport, PodIdentity.of(pod))
 
     async def assign(self, pod: Pod, node: str, reserved: Reserved, lost: str, term: Term | None) -> Pod | None:
-        """Nominate a node, and write what is reserved of it, if anything still is, and which one the pod has lost: one
-        write to its status."""
+        """Write the nominated node, the reservation on it, and the `lost` node, in one write to the status."""
         assignment = _Assignment(self._transport, pod, node, reserved, lost, self._unsealed)
         return await write(assignment, term, pod.metadata.resource_version)
 
     async def open(self, pod: Pod, planner: str, kept_to: Mapping[str, Any], term: Term | None) -> Pod | None:
-        """Take Kerf's gate off, and write whose plan it is; `kept_to` is what of its spec keeps it to some nodes."""
+        """Remove Kerf's gate and write the planner's name; `kept_to` are spec fields that restrict the pod's nodes."""
         return await self._open(pod, {PLANNED_BY: planner}, kept_to, term)
 
     async def open_without_node(self, pod: Pod, why: str, term: Term | None) -> Pod | None:
-        """Take the gate off a pod that nothing is assigned to."""
+        """Remove Kerf's gate from a pod without an assignment."""
         annotations = {**_blank(pod), PLANNED_NODE: "", PLANNED_BY: why, SKIPPED: None, SKIPPED_COUNT: None}
         return await self._open(pod, annotations, {}, term)
 
     def is_clear(self, pod: Pod) -> bool:
-        """Whether nothing of a node is written on a pod, nor will be by what was sent before."""
+        """Whether no assignment is written on a pod, nor will be by an earlier write."""
         return is_blank(pod) and pod.metadata.uid not in self._unsealed
 
     async def take_back(self, pod: Pod, node: str, term: Term | None) -> Pod | None:
-        """Take back what is written of a node, and change the pod, so that nothing sent before is written on it later;
-        with an open gate a nomination for another is kube-scheduler's."""
+        """Withdraw an assignment, changing the pod so that earlier writes fail.
+
+        If the gate is open, a nomination for another node is kube-scheduler's and stays.
+        """
         own = is_gated(pod) or pod.status.nominated_node_name == node
         status = {"status": {"nominatedNodeName": None}} if own else {}
         sealed = {SEALED: secrets.token_hex(4)} if pod.metadata.uid in self._unsealed else {}
@@ -222,11 +219,11 @@ class DirectWriter:
         return found
 
     def forget(self, uid: str) -> None:
-        """A pod is gone, or has its node."""
+        """Forget a pod that is gone or has its node."""
         self._unsealed.discard(uid)
 
     async def assign_bound(self, pod: Pod, assignment: Annotations, term: Term | None) -> Pod | None:
-        """Write which GPUs a pod gets of the node that it has."""
+        """Write a bound pod's assignment."""
         return await self._write(pod, "/status", {**_blank(pod), **assignment}, term)
 
     async def _open(self, pod: Pod, annotations: Annotations, spec: Mapping[str, Any], term: Term | None) -> Pod | None:
@@ -243,13 +240,13 @@ class DirectWriter:
 
 
 def is_blank(pod: Pod) -> bool:
-    """Whether nothing of a node is written on a pod."""
+    """Whether neither a nomination nor an assignment is written on a pod."""
     annotations = pod.metadata.annotations or {}
     return not pod.status.nominated_node_name and not any(annotations.get(key) for key in _assigned())
 
 
 def _blank(pod: Pod) -> dict[str, str | None]:
-    """What takes away all that is assigned to a pod, whoever wrote it."""
+    """Return annotations that remove any assignment from a pod."""
     return dict.fromkeys((_assigned() | {EXPLANATION}) & (pod.metadata.annotations or {}).keys())
 
 

@@ -1,1 +1,1 @@
-"""A pod of the queue: what is read of it, its stage, and what is written on it."""
+"""Pods of the queue: what is read from them, their stages, and what is written on them."""

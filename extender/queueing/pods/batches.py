@@ -1,15 +1,16 @@
-"""Kubernetes objects as what planners take: pods of a batch, and what nodes have beside their GPUs."""
+"""Converts Kubernetes objects for planners: pods of a batch, and nodes' CPU, memory and pod slots."""
 
 import contextlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from extender.core.annotations import POLICY, read_priority
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.core.policies.registry import POLICIES, names
 from extender.core.resources.quantities import MIB, parse_quantity
 from extender.core.resources.requests import AskedUnit, GpuRequest, RequestError
@@ -19,14 +20,14 @@ from extender.planning.plans import PlanPod
 from extender.plugins.nodes import read_capacity
 from extender.plugins.pod_demands import read_demands
 from extender.plugins.pod_resources import requested
-from extender.plugins.pods import once, read_pod_request, read_policy
+from extender.plugins.pods import cached_on_pod, read_pod_request, read_policy
 from extender.queueing.pods.objects import check_bounds
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 
 GANG: Final = "kerf.dev/gang"
 GANG_SIZE: Final = "kerf.dev/gang-size"
 GANG_TOPOLOGY: Final = "kerf.dev/gang-topology"
-"""Node label of which all pods of the gang must find one value."""
+"""Annotation with a node label for which all pods of the gang must have nodes of one value."""
 POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"
 """Label of scheduler-plugins' coscheduling."""
 _FUNCTION_SPEC: Final = "com.openfaas.function.spec"
@@ -39,7 +40,7 @@ _MAX_QUANTITY: Final = 2**60
 
 
 class Room(NamedTuple):
-    """CPU, memory and pods, of a node or taken by one."""
+    """CPU, memory and pod slots, of a node or taken by a pod."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -47,7 +48,7 @@ class Room(NamedTuple):
 
 
 def room_of(node: Node) -> Room:
-    """A node's allocatable CPU, memory and pods; what can't be read is none."""
+    """Return a node's allocatable CPU, memory and pods, 0 where unreadable."""
     cpu_milli, memory_mib = read_capacity(node)
     try:
         pods = floor(parse_quantity(str((node.status.allocatable or {}).get("pods", _DEFAULT_PODS))))
@@ -57,35 +58,35 @@ def room_of(node: Node) -> Room:
 
 
 def asked_of(pod: Pod) -> Room:
-    """A pod's CPU and memory as kube-scheduler counts them, or what its OpenFaaS function says.
+    """Return a pod's CPU and memory as kube-scheduler counts them, or those of its OpenFaaS function.
 
     Raises RequestError with a sentence for the pod's author.
     """
     text = (pod.metadata.annotations or {}).get(_FUNCTION_SPEC)
-    asked = (requested(pod.spec, "cpu"), requested(pod.spec, "memory")) if text is None else _function_limits(text)
-    cpu, memory = asked
+    cpu, memory = (
+        (requested(pod.spec, "cpu"), requested(pod.spec, "memory")) if text is None else _function_limits(text)
+    )
     return Room(_bounded(ceil(cpu * 1000)), _bounded(ceil(memory / MIB)), 1)
 
 
-def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
-    """A pod as planners take it, with its ResourceClaims as they are. Raises RequestError with a sentence for the pod's
-    author."""
+def plan_pod(pod: Pod, kinds: RestrictionKinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
+    """Convert a pod with its ResourceClaims for planners. Raises RequestError with a sentence for its author."""
     request = read_pod_request(pod)
     if claims.asked is not None:
         if request.gpus is not None:
-            raise RequestError("asks GPUs by resource and devices by ResourceClaim: ask by one of the two")
-        request = replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
+            raise RequestError("requests GPUs by resource and devices by ResourceClaim: use only one of the two")
+        request = structs.replace(request, gpus=devices_of(claims.asked), policy=read_policy(pod))
     if request.policy and request.policy not in POLICIES:
         raise RequestError(f'{POLICY}: "{request.policy[:80]}" is not a policy; use one of {names(POLICIES)}')
     check_bounds(pod.spec)
-    asked = asked_of(pod)
+    room = asked_of(pod)
     annotations = pod.metadata.annotations or {}
     name, _ = gang_of(pod)
     containers = pod.spec.containers or ()
     return PlanPod(
         key=pod.key,
-        cpu_milli=asked.cpu_milli,
-        memory_mib=asked.memory_mib,
+        cpu_milli=room.cpu_milli,
+        memory_mib=room.memory_mib,
         gpus=request.gpus,
         policy=request.policy,
         priority=read_priority(pod.metadata.labels or {}, pod.spec.priority),
@@ -99,14 +100,14 @@ def plan_pod(pod: Pod, kinds: Kinds, claims: PodClaims = NO_CLAIMS) -> PlanPod:
     )
 
 
-def devices_of(asked: DevicesAsked) -> GpuRequest:
-    """What is asked by ResourceClaims, as decisions take it."""
+def devices_of(asked: DeviceClaims) -> GpuRequest:
+    """Convert a request by ResourceClaims for decisions."""
     return GpuRequest(asked.num_devices, AskedUnit.CLAIM, devices=asked)
 
 
-@once
+@cached_on_pod
 def gang_of(pod: Pod) -> tuple[str, int]:
-    """Name of a pod's gang within the whole cluster and its size, 0 for what only its PodGroup says; ("", 0) for none.
+    """Return `namespace/name` of a pod's gang and its size, 0 if only its PodGroup states that; ("", 0) for no gang.
 
     Raises RequestError with a sentence for the pod's author.
     """
@@ -116,20 +117,20 @@ def gang_of(pod: Pod) -> tuple[str, int]:
         group = labels.get(POD_GROUP_LABEL, "").strip() or pod.spec.pod_group
         return (f"{pod.metadata.namespace}/{group}", 0) if group else ("", 0)
     text = annotations.get(GANG_SIZE, "").strip()
-    # No int() of thousands of digits: it raises what no caller expects, and a round would end for everybody.
+    # int() of thousands of digits raises a ValueError that no caller expects, which would fail the round.
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_GANG_DIGITS and 1 <= int(text) <= _MAX_GANG):
         raise RequestError(f'{GANG_SIZE}: "{text[:80]}" is not a gang size; write the number of pods, such as "4"')
     return f"{pod.metadata.namespace}/{name}", int(text)
 
 
 def by_gang(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """The pods that are of a gang, by its name; what is wrong with the request of one matters to no other."""
-    found: dict[str, list[Pod]] = {}
+    """Group pods by gang, leaving out those without one or with an invalid one."""
+    gangs: dict[str, list[Pod]] = {}
     for pod in pods:
         with contextlib.suppress(RequestError):
             if gang := gang_of(pod)[0]:
-                found.setdefault(gang, []).append(pod)
-    return found
+                gangs.setdefault(gang, []).append(pod)
+    return gangs
 
 
 def _function_limits(text: str) -> tuple[Fraction, Fraction]:
@@ -147,5 +148,5 @@ def _function_limits(text: str) -> tuple[Fraction, Fraction]:
 
 
 def _bounded(number: int) -> int:
-    """Within what an array's cell holds and sums up: sizes beyond it fit no node anyway."""
+    """Clip to what arrays can hold and sum; larger sizes fit no node anyway."""
     return max(0, min(number, _MAX_QUANTITY // 1024))

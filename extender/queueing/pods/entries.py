@@ -1,7 +1,6 @@
-"""A pod of the queue, and the stage that it is in: nothing but the transitions here changes it.
+"""A pod of the queue and its stage, which only the transitions here change.
 
-While a write about a pod is under way the watch changes what is known of the pod, and not its stage: that follows from
-how the write ended.
+During a write about a pod, watch events update the pod but not its stage: that depends on the outcome of the write.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Final
 
 from extender.kube.objects import Pod, PodSpec
 from extender.planning.plans import PlanPod
-from extender.planning.wait_reasons import FOR_WANT_OF_ROOM, Cause, Code, WaitReason
+from extender.planning.wait_reasons import ROOM_CODES, Cause, Code, WaitReason
 from extender.queueing.pods.nominations import NOMINATION_LOST, is_for_autoscalers, nominated_node, planned_node
 from extender.queueing.pods.objects import is_gated
 
@@ -21,26 +20,26 @@ class Stage(Enum):
     """Where a pod is between its gate and its node."""
 
     GATED = "gated"
-    """Behind the gate, and waits for a plan."""
+    """Gated, waiting for a plan."""
     NOMINATING = "nominating"
-    """Planned, its GPUs reserved; its node is being written."""
+    """Planned with its GPUs reserved; its nomination is being written."""
     OPENING = "opening"
     """Its gate is being opened."""
     WITHDRAWING = "withdrawing"
-    """Behind the gate; a nomination that it should not have is being taken back."""
+    """Gated; an unwanted nomination is being withdrawn."""
     OPENED = "opened"
-    """Let go: for its node, or to kube-scheduler as any other pod."""
+    """Released: to its node, or without one."""
     LOST = "lost"
-    """Let go, its node not to be had, nor another one: it waits for a plan."""
+    """Released, but neither its node nor another was available: it waits for a plan."""
     RENOMINATING = "renominating"
-    """Planned anew, its GPUs reserved; its next node is being written."""
+    """Planned again with its GPUs reserved; its next nomination is being written."""
     UNSETTLED = "unsettled"
-    """What was written on it may have taken effect or not, or has to be taken back: until that is settled it holds
-    what was written. Only where kube-scheduler calls no extender: there the API server alone knows."""
+    """A write on it has an unknown outcome, or has to be withdrawn; it holds what was written until that is settled.
+    Only without an extender, when only the API server knows."""
 
     @property
     def behind_gate(self) -> bool:
-        """Whether its gate is still shut, as far as Kerf knows."""
+        """Whether its gate is shut, as far as Kerf knows."""
         return self in (Stage.GATED, Stage.NOMINATING, Stage.WITHDRAWING)
 
     @property
@@ -55,170 +54,170 @@ class Stage(Enum):
 
 
 class StageError(RuntimeError):
-    """A transition that there is not."""
+    """An invalid transition."""
 
 
 @dataclass(slots=True)
-class Skips:
-    """How often a pod was passed over and why, and what of that is written on it."""
+class PassedOver:
+    """Why and how often a pod was passed over, and what of that is written on it."""
 
     reason: WaitReason | None = None
     count: int = 0
-    """Of new reasons."""
+    """Changes of the reason."""
     written: WaitReason | None = None
     written_at: float = float("-inf")
-    """Monotonic time of the last try."""
+    """Monotonic time of the last attempt to write."""
 
     def add(self, reason: WaitReason) -> None:
-        """It was passed over once more."""
+        """Note that it was passed over."""
         if reason != self.reason:
             self.reason, self.count = reason, self.count + 1
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A pod that waits, or that was let go and has no node yet."""
+    """A pod that waits, or was released and has no node yet."""
 
     pod: Pod
     created: float
     """Unix time."""
     seen: float
-    """Monotonic time of the first sight."""
+    """Monotonic time when first seen."""
     planned: PlanPod | None = None
-    """As planners take it; None when it can't be planned."""
+    """Its form for planners, None when it can't be planned."""
     fault: WaitReason | None = None
     """Why it can't be planned."""
-    left: str = ""
-    """Why it is kube-scheduler's to place, "" where it is not."""
+    left_to_scheduler: str = ""
+    """Why it is left to kube-scheduler, "" if it is not."""
     stage: Stage = Stage.GATED
     opened: float = float("-inf")
-    """Monotonic time at which its gate was found open or opened, or it was nominated anew."""
+    """Monotonic time at which its gate was opened or found open, or it was renominated."""
     by_kerf: bool = False
-    """Whether Kerf has let it go, within its order and quotas."""
+    """Whether a plan or `fail_open_s` released it: it counts in quotas, and filter does not check it against them."""
     node: str = ""
-    """Node that it was nominated for."""
+    """Its nominated node."""
     lost: str = ""
-    """That node and why it was not to be had, until it is nominated anew."""
+    """The nominated node that it lost, and why, until it is renominated."""
     num_lost: int = 0
-    """How often that has happened."""
+    """Number of nominated nodes lost."""
     unjudged: str = ""
-    """The node lost last, until a plan tells whether it had room."""
+    """The node lost last, until a plan has judged whether it had room."""
     num_refused: int = 0
-    """How often kube-scheduler has refused it a node that had room by all that plans know."""
+    """How often kube-scheduler refused a node that had room by all that plans consider."""
     refused: str = ""
-    """That node, the last one, and kube-scheduler's words."""
+    """The last refused node and kube-scheduler's message."""
     refused_as: str = ""
-    """What it asked then, as `Refusals` tells kinds of pods apart."""
+    """The kind of pods, as in `Refusals`, that it had at its last refusal."""
     kind: tuple[PlanPod, PodSpec, bytes, str] | None = None
-    """The same of what it asks now, last, and what of it was worked out of what before."""
+    """Its current kind as in `Refusals`, last, and the inputs that it was computed from."""
     suspect: bool = False
-    """Whether that has happened, or may have: it was let go by a Kerf before this one, and then refused."""
+    """Whether kube-scheduler has refused it a node with room, or may have before this process led."""
     found: bool = False
     """Whether its gate was found open, and it was not nominated since."""
     take_back: bool = False
-    """Whether its nomination is to be taken back, unsettled as it is, even if it stands."""
-    skips: Skips = field(default_factory=Skips)
+    """Whether its nomination has to be withdrawn even if it stands; for UNSETTLED."""
+    skips: PassedOver = field(default_factory=PassedOver)
     lacks_room_since: float = field(init=False)
-    """Unix time since which it waits for nothing but room: since it was made, unless it was seen to wait for something
-    else, as a gate of its own or its quota."""
+    """Unix time since which it waits for room only: its creation, unless it was seen to wait for something else since,
+    such as another gate or its quota."""
     behind_head: bool = False
-    """Whether the last plan kept nodes for one that comes before it."""
+    """Whether the last plan kept nodes for a unit before it in the order."""
     kept_back: float | None = None
-    """Monotonic time since when it has been passed over for the head, though there is room; None when it is not."""
+    """Monotonic time since which it has been passed over for the head although it fits, None when it is not."""
 
     def __post_init__(self) -> None:
         self.lacks_room_since = self.created
 
     @property
     def uid(self) -> str:
-        """Of the pod."""
+        """The pod's UID."""
         return self.pod.metadata.uid
 
     @property
     def namespace(self) -> str:
-        """Of the pod."""
+        """The pod's namespace."""
         return self.pod.metadata.namespace
 
     @property
     def num_gpus(self) -> int:
-        """GPUs that it asks for, 0 where that can't be understood."""
+        """GPUs that it requests, 0 if it can't be planned."""
         return self.planned.num_gpus if self.planned is not None else 0
 
     @property
     def lacks_only_room(self) -> bool:
-        """Whether it waits for a plan, and for want of room alone, as far as the last round knows."""
-        told = self.skips.reason
-        return self.stage.waits and self.planned is not None and (told is None or told.code in FOR_WANT_OF_ROOM)
+        """Whether it waits for a plan and, by the last round, lacks room only."""
+        reason = self.skips.reason
+        return self.stage.waits and self.planned is not None and (reason is None or reason.code in ROOM_CODES)
 
     @property
     def may_be_refused(self) -> bool:
-        """Whether kube-scheduler has refused it a node with room, as far as is known before the next plan tells."""
+        """Whether kube-scheduler has refused it a node with room, or may have, until a plan judges that."""
         return self.suspect or bool(self.unjudged)
 
     def pass_over(self, why: WaitReason | None, now: float) -> None:
-        """It gets no node in this round. `now` is Unix time."""
+        """Note that it gets no node in this round; `now` is Unix time."""
         if why is None or why.code is Code.NOT_REACHED or not self.stage.waits:
             return
-        told = self.skips.reason
-        waited = told is not None and told.code not in FOR_WANT_OF_ROOM and told.code.cause is not Cause.API
-        if waited and why.code in FOR_WANT_OF_ROOM:
+        last = self.skips.reason
+        waited_for_else = last is not None and last.code not in ROOM_CODES and last.code.cause is not Cause.API
+        if waited_for_else and why.code in ROOM_CODES:
             self.lacks_room_since = max(now, self.created)
         self.skips.add(why)
 
     def on_its_way(self, now: float, within_s: float) -> bool:
-        """Whether it is being let go for a node, or was a short while ago."""
+        """Whether it is being released to a node, or was within `within_s`."""
         if self.stage is Stage.OPENED:
             return bool(self.node) and now - self.opened < within_s
         return bool(self.node) and not self.stage.waits
 
     def is_late(self, now: float, within_s: float) -> bool:
-        """Whether it was let go for a node longer ago, and has none yet."""
+        """Whether it was released to a node longer ago and has none yet."""
         return self.stage is Stage.OPENED and bool(self.node) and now - self.opened >= within_s
 
     @property
     def is_out(self) -> bool:
-        """Whether Kerf has let it go, or is about to, and has not taken that back: it may have a node at any time."""
+        """Whether Kerf has released it or is about to, without withdrawing that: it may get a node at any time."""
         return not self.stage.waits and (bool(self.node) or (self.stage is Stage.OPENED and self.by_kerf))
 
     @property
     def awaits_new_node(self) -> bool:
-        """Whether it was let go for autoscalers, and has no node in view yet."""
+        """Whether it was released for autoscalers and has no planned node yet."""
         if not is_for_autoscalers(self.pod) or planned_node(self.pod):
             return False
         return self.stage is Stage.LOST or (self.stage is Stage.OPENED and not self.node)
 
     def reserve(self, node: str) -> None:
-        """It is planned, and its GPUs are reserved: the node is to be written."""
+        """Enter NOMINATING or RENOMINATING with its GPUs reserved: the node will be written."""
         self._enter(Stage.RENOMINATING if self.stage is Stage.LOST else Stage.NOMINATING, Stage.GATED, Stage.LOST)
         self.node = node
-        self.skips.written = None  # with the node, why it waited is taken off the pod
+        self.skips.written = None  # the nomination removes the wait reason from the pod
 
     def open(self, now: float, *, by_kerf: bool = True) -> None:
-        """Its gate is to be opened."""
+        """Enter OPENING: its gate will be opened."""
         self._enter(Stage.OPENING, Stage.GATED, Stage.NOMINATING)
         self.opened, self.by_kerf, self.found = now, by_kerf, False
 
     def was_opened(self) -> None:
-        """That was done."""
+        """Enter OPENED: its gate was opened."""
         self._enter(Stage.OPENED, Stage.OPENING)
 
     def withdraw(self) -> None:
-        """Its nomination is to be taken back."""
+        """Enter WITHDRAWING: its nomination will be withdrawn."""
         self._enter(Stage.WITHDRAWING, Stage.GATED)
 
     def put_back(self, now: float) -> None:
-        """A write failed or has ended, and the gate is shut as before: unless somebody else has opened it meanwhile."""
+        """Enter GATED again after a write, or OPENED if another client has opened the gate meanwhile."""
         self._enter(Stage.GATED, Stage.NOMINATING, Stage.OPENING, Stage.WITHDRAWING)
         self.node, self.by_kerf = "", False
         if not is_gated(self.pod):
             self.find_open(now)
 
     def find_open(self, now: float) -> None:
-        """The gate is found open: by what is written on the pod, a Kerf before this one or somebody else opened it.
+        """Enter OPENED: a previous leader or another client has opened the gate, as the pod's annotations show.
 
-        kube-scheduler takes the nomination of a pod away that it refuses: then the annotation is believed as far as
-        that the pod waits for a plan as one behind the gate does, and holds nothing meanwhile. One that was nominated
-        anew may have been refused before.
+        kube-scheduler removes the nomination of a pod that it rejects. Then the annotation is trusted only so far that
+        the pod waits for a plan like a gated one, without holding anything. A renominated pod may have been refused
+        before.
         """
         self._enter(Stage.OPENED, Stage.GATED)
         self.opened, self.node, self.found = now, nominated_node(self.pod), True
@@ -228,43 +227,43 @@ class Entry:
             self.lose(planned[:_MAX_NODE_NAME])
 
     def lose(self, node: str) -> None:
-        """kube-scheduler has refused it the node it was let go for, and all others."""
+        """Enter LOST: kube-scheduler has rejected it on its node and all others."""
         self._enter(Stage.LOST, Stage.OPENED)
         self._lose(node)
 
     def _lose(self, node: str) -> None:
-        said = self.pod.refusal or self.refused.partition(": ")[2] or "kube-scheduler did not take it"
-        self.lost = f"{node}: {said}"
+        message = self.pod.refusal or self.refused.partition(": ")[2] or "kube-scheduler did not take it"
+        self.lost = f"{node}: {message}"
         self.num_lost, self.unjudged = self.num_lost + 1, node
         self.suspect |= self.found and bool(planned_node(self.pod))
 
     def judge(self, *, had_room: bool) -> None:
-        """Whether the node that it lost last had room is known."""
+        """Note whether the node that it lost last had room."""
         if had_room:
             self.num_refused, self.refused, self.suspect = self.num_refused + 1, self.lost, True
         self.unjudged = ""
 
     def forgive(self) -> None:
-        """What was refused was another request than it makes now."""
+        """Forget its refusals: its request has changed since."""
         self.num_refused, self.refused, self.suspect, self.unjudged = 0, "", False, ""
 
     def renominated(self, now: float) -> None:
-        """Its next node is written."""
+        """Enter OPENED: its next nomination is written."""
         self._enter(Stage.OPENED, Stage.RENOMINATING)
         self.opened, self.by_kerf, self.lost, self.found = now, True, "", False
         self.skips.reason = self.skips.written = None
 
     def stay_lost(self) -> None:
-        """Its next node could not be written."""
+        """Enter LOST again: its next nomination was not written."""
         self._enter(Stage.LOST, Stage.RENOMINATING)
 
     def recall(self) -> None:
-        """Its gate was opened, and nobody tells that it is open: it waits again."""
+        """Enter GATED again: the watch still reports its opened gate as shut."""
         self._enter(Stage.GATED, Stage.OPENED)
         self.node = ""
 
     def doubt(self, *, take_back: bool = False) -> None:
-        """Nobody knows what the API server has of it, or that has to be taken back."""
+        """Enter UNSETTLED: what is written on it is unknown, or with `take_back` has to be withdrawn."""
         self._enter(
             Stage.UNSETTLED,
             Stage.GATED,
@@ -277,29 +276,29 @@ class Entry:
         self.take_back = take_back
 
     def settle_open(self, pod: Pod, now: float) -> None:
-        """Its gate is open, and its nomination stands if it has one."""
+        """Enter OPENED: its gate is open, and its nomination, if any, stands."""
         self._enter(Stage.OPENED, Stage.UNSETTLED)
         self.pod, self.opened, self.by_kerf, self.lost = pod, now, bool(self.node), ""
 
     def settle_shut(self, pod: Pod) -> None:
-        """It is behind its gate, and nothing of a node is written on it."""
+        """Enter GATED: its gate is shut, and no assignment is written on it."""
         self._enter(Stage.GATED, Stage.UNSETTLED)
         self.pod, self.node, self.by_kerf = pod, "", False
 
     def settle_lost(self, pod: Pod) -> None:
-        """Its gate is open, and nothing of a node is written on it any more."""
+        """Enter LOST: its gate is open, and no assignment is written on it any more."""
         self._enter(Stage.LOST, Stage.UNSETTLED)
         self.pod = pod
         if not self.lost:
             self._lose(self.node)
 
     def give_up(self) -> None:
-        """It has lost its node and is kube-scheduler's from now on."""
+        """Enter OPENED without a node: a pod that lost its node is left to kube-scheduler."""
         self._enter(Stage.OPENED, Stage.LOST)
         self.node = self.lost = ""
 
     def _enter(self, stage: Stage, *before: Stage) -> None:
-        """Raises StageError unless it is in one of the stages that come before."""
+        """Enter a stage. Raises StageError unless it is in one of the stages `before`."""
         if self.stage not in before:
-            raise StageError(f"pod {self.pod.key} is {self.stage.value}, and can't become {stage.value} by this")
+            raise StageError(f"pod {self.pod.key}: invalid transition from {self.stage.value} to {stage.value}")
         self.stage = stage

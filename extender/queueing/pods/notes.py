@@ -1,4 +1,4 @@
-"""Writing on pods why they wait: not at once, not for every change of a number, a bounded number at a time."""
+"""Writes wait reasons on pods, after a delay and at a bounded rate."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _MOST: Final = 50
 
 
 class Notes:
-    """Writes what is due, one batch after the other."""
+    """Writes the reasons that are due, one batch at a time."""
 
     def __init__(self, writer: PodWriter, clock: Callable[[], float]) -> None:
         self._writer = writer
@@ -25,9 +25,9 @@ class Notes:
         self._writing = False
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Write the reasons of those that have waited a while with one that isn't written yet.
+        """Write the new reasons of pods that have waited a while.
 
-        One after the other, namespaces in turn: a place in the order matters more than why another one waits.
+        One after the other, with namespaces in turn: the writes of releases matter more.
         """
         if self._writing:
             return
@@ -36,7 +36,7 @@ class Notes:
             due = [entry for entry in entries if self._is_due(entry)]
             for entry in in_turn(due, lambda entry: entry.namespace)[:_MOST]:
                 if self._is_due(entry):
-                    entry.skips.written_at = self._clock()  # if it fails: again after as long as any other change
+                    entry.skips.written_at = self._clock()  # a failed write is retried after `_EVERY_S`, too
                     await self._write_one(entry)
         except ClusterError as error:
             logger.warning("could not write on pods why they wait: %s", error)
@@ -45,11 +45,11 @@ class Notes:
 
     def _is_due(self, entry: Entry) -> bool:
         skips, now = entry.skips, self._clock()
-        news = entry.stage.waits and skips.reason is not None and skips.reason != skips.written
-        return news and now - entry.seen >= _AFTER_S and now - skips.written_at >= _EVERY_S
+        is_new = entry.stage.waits and skips.reason is not None and skips.reason != skips.written
+        return is_new and now - entry.seen >= _AFTER_S and now - skips.written_at >= _EVERY_S
 
     async def _write_one(self, entry: Entry) -> None:
-        """Raises ClusterError, but not where it is this pod's own, which may have no room for an annotation."""
+        """Write a pod's reason. Raises ClusterError, but only logs an ApiError, which may concern this pod only."""
         reason = entry.skips.reason
         try:
             if await self._writer.note(entry.pod, str(reason), entry.skips.count):

@@ -1,19 +1,16 @@
-"""What the queue reads of pods and nodes beyond what placing them takes.
+"""Gates, opt-ins, and size bounds of the queue's pods.
 
-How much a pod may say of the nodes and neighbours that it wants: its author writes a megabyte of it, and each word
-is compared with every node, for all who wait beside it. No pod that is meant to run comes near.
+Pods opt in by a label of their own or of their namespace, or by Genius's priority label; the API server calls the
+webhook for those only. A pod may also be created with the gate. A pod whose opt-in is removed is released.
 
-Who takes part: pods opt in by a label of their own or of their namespace, or by Genius's priority label.
-
-The API server asks the webhook for those alone; a pod may also be created with the gate. A pod whose opt-in has gone
-is let go.
+The node restrictions of a pod are bounded, since an author may write a megabyte of them, and each is compared with the
+nodes while other pods wait. No real pod comes near the bounds.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from extender.core.resources.requests import RequestError
-from extender.kube import objects
 from extender.kube.decoding import convert
 from extender.kube.objects import Node, Pod, PodSpec
 from extender.plugins.pod_demands import says_too_much
@@ -21,7 +18,7 @@ from extender.plugins.pod_demands import says_too_much
 GATE: Final = "kerf.dev/queue"
 """Scheduling gate of pods that wait in the queue."""
 PIPELINE_LABEL: Final = "kerf.dev/pipeline"
-"""On Jobs of a pipeline and their pods: its name."""
+"""Label with the pipeline's name on its Jobs and their pods."""
 
 
 def is_gated(pod: Pod) -> bool:
@@ -30,17 +27,17 @@ def is_gated(pod: Pod) -> bool:
 
 
 def other_gates(pod: Pod) -> list[str]:
-    """Names of the gates that others keep shut."""
+    """Return the names of scheduling gates other than Kerf's."""
     return [gate.name for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
 
 
 def decode_pod(manifest: dict[str, Any]) -> Pod:
-    """A pod from a manifest. Raises msgspec.ValidationError, which names the place."""
+    """Decode a pod's manifest. Raises msgspec.ValidationError, which names the field."""
     return convert(manifest, Pod)
 
 
 def decode_node(manifest: dict[str, Any]) -> Node:
-    """A node from a manifest. Raises msgspec.ValidationError, which names the place."""
+    """Decode a node's manifest. Raises msgspec.ValidationError, which names the field."""
     return convert(manifest, Node)
 
 
@@ -51,7 +48,7 @@ _MAX_TOLERATIONS: Final = 1_000
 
 
 def check_bounds(spec: PodSpec) -> None:
-    """Raises RequestError for a pod whose words about nodes and other pods are too many to be read."""
+    """Raise RequestError for a pod with too many restrictions on nodes and other pods."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
     expressions = [item for term in terms for item in (*(term.match_expressions or ()), *(term.match_fields or ()))]
@@ -68,9 +65,9 @@ def check_bounds(spec: PodSpec) -> None:
 
 
 QUEUE_LABEL: Final = "kerf.dev/queue"
-"""On a namespace or a pod: "enabled" opts in, "disabled" on a pod opts out."""
+"""Label of a namespace or a pod: "enabled" opts in, "disabled" on a pod opts out."""
 QUEUED_BY: Final = "kerf.dev/queued-by"
-"""Written with the gate: what opted the pod in, "namespace", "label" or "priority"."""
+"""Annotation written with the gate: what opted the pod in, "namespace", "label" or "priority"."""
 ENABLED: Final = "enabled"
 DISABLED: Final = "disabled"
 BY_NAMESPACE: Final = "namespace"
@@ -79,35 +76,35 @@ BY_PRIORITY: Final = "priority"
 
 
 class Namespaces:
-    """Which namespaces opt in."""
+    """The namespaces that opt in."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._enabled: set[str] = set()
 
     def enabled(self, namespace: str) -> bool:
-        """Whether all its pods take part."""
+        """Whether a namespace opts all its pods in."""
         return namespace in self._enabled
 
     @property
     def names(self) -> frozenset[str]:
-        """All that opt in."""
+        """The namespaces that opt in."""
         return frozenset(self._enabled)
 
-    def changed(self, old: objects.Node | None, new: objects.Node | None) -> None:
-        """Tell of one that opts in or out."""
+    def changed(self, old: Node | None, new: Node | None) -> None:
+        """Handle a change of a namespace, decoded as a node: only its metadata matters."""
         if _opts_in(old) != _opts_in(new):
-            name = (new or old or objects.Node()).metadata.name
+            name = (new or old or Node()).metadata.name
             (self._enabled.add if _opts_in(new) else self._enabled.discard)(name)
             self._on_change()
 
 
-def _opts_in(namespace: objects.Node | None) -> bool:
+def _opts_in(namespace: Node | None) -> bool:
     return namespace is not None and (namespace.metadata.labels or {}).get(QUEUE_LABEL) == ENABLED
 
 
 def opted_out(pod: Pod, namespaces: Namespaces) -> str:
-    """Why a gated pod takes part no longer, "" while it does."""
+    """Return why a gated pod no longer opts in, "" while it does."""
     label = (pod.metadata.labels or {}).get(QUEUE_LABEL)
     if label == DISABLED:
         return f"{QUEUE_LABEL} is {DISABLED} on the pod"

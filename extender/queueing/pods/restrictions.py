@@ -1,6 +1,6 @@
-"""On which nodes a pod may run by its own words: node selector, required node affinity, tolerations, cordons.
+"""The nodes on which a pod may run by its spec: node selector, required node affinity, tolerations, cordons.
 
-kube-scheduler has the last word on all of these: here they keep a plan from nominating nodes that it would refuse.
+kube-scheduler checks all of these itself; here they keep plans from nominating nodes that it would refuse.
 """
 
 import re
@@ -26,90 +26,86 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class _Values:
-    """What the nodes of a cluster have as one of their labels, or as their name."""
+    """The values of one label, or of the name, on the nodes of a cluster."""
 
-    def __init__(self, num_rows: int, found: Iterable[tuple[int, str]]) -> None:
-        """`found` are rows with their values; the other rows have none."""
+    def __init__(self, num_rows: int, values: Iterable[tuple[int, str]]) -> None:
+        """`values` are rows with their values; other rows have none."""
         self.codes: Ints = np.full(num_rows, -1, np.int32)
-        """(N,) number of each row's value, -1 where it has none."""
+        """(N,) code of each row's value, -1 for none."""
         self._code_of: dict[str, int] = {}
-        for row, value in found:
+        for row, value in values:
             self.codes[row] = self._code_of.setdefault(value, len(self._code_of))
 
     def holds(self, expression: Expression) -> Mask:
-        """(N,) where an expression holds."""
-        wanted, operator = expression.values or [], expression.operator
+        """Return (N,) where an expression holds."""
+        values, operator = expression.values or [], expression.operator
         match operator:
             case "In":
-                return self.among(wanted)
+                return self.among(values)
             case "NotIn":
-                return ~self.among(wanted)
+                return ~self.among(values)
             case "Exists":
                 return self.codes >= 0
             case "DoesNotExist":
                 return self.codes < 0
-            case "Gt" | "Lt" if wanted and (limit := _number(wanted[0])) is not None:
+            case "Gt" | "Lt" if values and (limit := _number(values[0])) is not None:
                 rows, numbers = self._numbers
                 mask = np.zeros(len(self.codes), np.bool_)
                 mask[rows[numbers > limit if operator == "Gt" else numbers < limit]] = True
                 return mask
         return np.zeros(len(self.codes), np.bool_)
 
-    def among(self, wanted: Iterable[str]) -> Mask:
-        """(N,) who has one of these values."""
-        hit = np.zeros(len(self._code_of) + 1, np.bool_)  # the last one is who has none
-        hit[[code for value in wanted if (code := self._code_of.get(value)) is not None]] = True
-        found: Mask = hit[self.codes]
-        return found
+    def among(self, values: Iterable[str]) -> Mask:
+        """Return (N,) which rows have one of these values."""
+        hit = np.zeros(len(self._code_of) + 1, np.bool_)  # the last one is for rows without a value, code -1
+        hit[[code for value in values if (code := self._code_of.get(value)) is not None]] = True
+        mask: Mask = hit[self.codes]
+        return mask
 
     @cached_property
     def _numbers(self) -> tuple[Longs, Longs]:
-        """Rows whose value is a number, and the numbers."""
+        """The rows with integer values, and the integers."""
         numbers = {code: number for value, code in self._code_of.items() if (number := _number(value)) is not None}
         rows = np.flatnonzero(np.isin(self.codes, list(numbers)))
         return rows, np.array([numbers[code] for code in self.codes[rows].tolist()], np.int64)
 
 
-class Terrain:
-    """What the nodes of a cluster say of themselves that pods may choose by, found by label rather than by node.
-
-    Many kinds of pods are asked about: each costs what it says, not a look at every node.
-    """
+class NodeRestrictions:
+    """The labels and taints of a cluster's nodes, indexed so that a pod's restrictions need no loop over the nodes."""
 
     def __init__(self, cluster: Cluster, nodes: Iterable[Node]) -> None:
-        """Rows of nodes that are not named here allow nothing."""
-        found = [(row, node) for node in nodes if (row := cluster.row_of.get(node.metadata.name)) is not None]
+        """Rows without a node in `nodes` allow no pods."""
+        known = [(row, node) for node in nodes if (row := cluster.row_of.get(node.metadata.name)) is not None]
         self.cluster = cluster
         self._num_rows = cluster.num_nodes
-        self._labels = [(row, node.metadata.labels or {}) for row, node in found]
+        self._labels = [(row, node.metadata.labels or {}) for row, node in known]
         self._keys = frozenset[str]().union(*(labels for _, labels in self._labels))
         self._nothing = _Values(self._num_rows, ())
         self._values: dict[str, _Values] = {}  # by label
-        self._names = _Values(self._num_rows, ((row, node.metadata.name) for row, node in found))
+        self._names = _Values(self._num_rows, ((row, node.metadata.name) for row, node in known))
         self._tainted: dict[tuple[tuple[str, str, str], ...], list[int]] = {}
-        for row, node in found:
+        for row, node in known:
             taints = [taint for taint in node.spec.taints or () if taint.effect in _REPELS]
             if node.spec.unschedulable:
                 taints.append(_UNSCHEDULABLE)
             key = tuple((taint.key, taint.value, taint.effect) for taint in taints)
             self._tainted.setdefault(key, []).append(row)
         self._known = np.zeros(self._num_rows, np.bool_)
-        self._known[[row for row, _ in found]] = True
+        self._known[[row for row, _ in known]] = True
 
     def allowed(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
-        """(N,) where a pod may run, as kube-scheduler's plugins for cordons, taints and node affinity see it, and where
-        each of these selectors wants it besides."""
+        """Return (N,) where a pod may run by cordons, taints, node affinity and each of these selectors."""
         return self.tolerated(spec) & self.chosen(spec, selectors)
 
     def tolerated(self, spec: PodSpec) -> Mask:
-        """(N,) nodes of whose taints and cordons a pod tolerates all."""
+        """Return (N,) the nodes all of whose taints and cordons a pod tolerates."""
         mask = np.zeros(self._num_rows, np.bool_)
         for taints, rows in self._untolerated(spec):
             mask[rows] = not taints
         return mask
 
     def refusal(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> WaitReason:
-        """Why a pod may run nowhere: which taints are on the nodes that its selector chooses, if it chooses any."""
+        """Return why a pod may run nowhere: the taints on the nodes that its selectors match, if they match any."""
         chosen = self.chosen(spec, selectors) & self._known
         if not chosen.any():
             return Code.FORBIDDEN.reason()
@@ -118,10 +114,11 @@ class Terrain:
         return Code.UNTOLERATED.reason(taints=named, nodes=int(chosen.sum()))
 
     def _untolerated(self, spec: PodSpec) -> Iterator[tuple[list[Taint], list[int]]]:
-        """Which taints a pod does not tolerate, with the rows of the nodes that have them."""
+        """Yield the taints that a pod does not tolerate, with the rows of the nodes that have them."""
         tolerations: dict[str, list[Toleration]] = {}
-        for one in {(one.key, one.operator, one.value, one.effect): one for one in spec.tolerations or ()}.values():
-            tolerations.setdefault(one.key, []).append(one)
+        distinct = {(item.key, item.operator, item.value, item.effect): item for item in spec.tolerations or ()}
+        for toleration in distinct.values():
+            tolerations.setdefault(toleration.key, []).append(toleration)
         for parts, rows in self._tainted.items():
             taints = [Taint(*part) for part in parts]
             yield (
@@ -134,7 +131,7 @@ class Terrain:
             )
 
     def chosen(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> Mask:
-        """(N,) nodes that a pod's node selector and affinity choose, and each of these selectors."""
+        """Return (N,) the nodes that match a pod's node selector and affinity, and each of these selectors."""
         mask = np.ones(self._num_rows, np.bool_)
         for key, value in (spec.node_selector or {}).items():
             mask &= self._values_of(key).among((value,))
@@ -148,16 +145,16 @@ class Terrain:
         return mask
 
     def domains(self, topology: str) -> Ints:
-        """(N,) number of each node's value of a label, -1 where it has none."""
+        """Return (N,) the code of each node's value of a label, -1 for none."""
         return self._values_of(topology).codes
 
     def _values_of(self, key: str) -> _Values:
-        if key not in self._keys:  # pods may name any
+        if key not in self._keys:  # pods may name any label
             return self._nothing
         values = self._values.get(key)
         if values is None:
-            found = ((row, labels[key]) for row, labels in self._labels if key in labels)
-            values = self._values[key] = _Values(self._num_rows, found)
+            labelled = ((row, labels[key]) for row, labels in self._labels if key in labels)
+            values = self._values[key] = _Values(self._num_rows, labelled)
         return values
 
     def _matched(self, term: Term) -> Mask:
@@ -170,24 +167,24 @@ class Terrain:
         return mask
 
 
-class Kinds:
-    """Kinds of restriction met so far, and the nodes of a cluster that each allows. Kind 0 is no restriction."""
+class RestrictionKinds:
+    """The kinds of restrictions seen so far, and the nodes that each allows. Kind 0 is no restriction."""
 
     def __init__(self) -> None:
         self._number_of: dict[bytes, int] = {}
         self._specs: list[tuple[PodSpec, Sequence[NodeSelector]]] = []
-        self._terrain: Terrain | None = None
+        self._terrain: NodeRestrictions | None = None
         self._masks: list[Mask] = []
         self._refusals: dict[int, WaitReason] = {}
         self.kind_of(PodSpec())
 
     @property
     def count(self) -> int:
-        """K."""
+        """K, the number of kinds."""
         return len(self._specs)
 
     def kind_of(self, spec: PodSpec, selectors: Sequence[NodeSelector] = ()) -> int:
-        """Number of a pod's kind; `selectors` are those of the devices that its ResourceClaims have."""
+        """Return the number of a pod's kind; `selectors` are those of its ResourceClaims' devices."""
         affinity = spec.affinity.node_affinity if spec.affinity else None
         required = affinity.required if affinity else None
         key = _encode((spec.node_selector or None, spec.tolerations or None, required, selectors))
@@ -196,31 +193,30 @@ class Kinds:
             self._specs.append((spec, selectors))
         return number
 
-    def masks(self, terrain: Terrain) -> Mask:
-        """(K, N) the nodes that each kind allows; worked out once for each kind, as long as the terrain is the same."""
-        self._take(terrain, len(self._specs))
+    def masks(self, terrain: NodeRestrictions) -> Mask:
+        """Return (K, N) the nodes that each kind allows, cached for the terrain."""
+        self._compute(terrain, len(self._specs))
         return np.stack(self._masks)
 
     def refusals(self) -> dict[int, WaitReason]:
-        """Why pods of a kind may run nowhere on the terrain of `masks`, by the kind."""
+        """Return by kind why its pods may run nowhere on the terrain of `masks`."""
         return dict(self._refusals)
 
-    def eligible(self, terrain: Terrain, number: int, *, by_affinity: bool, by_taints: bool) -> Mask:
-        """(N,) the nodes that count when pods of a kind are spread."""
+    def eligible(self, terrain: NodeRestrictions, number: int, *, by_affinity: bool, by_taints: bool) -> Mask:
+        """Return (N,) the nodes that count for topology spread of a kind's pods."""
         spec, selectors = self._specs[number]
         mask = terrain.chosen(spec, selectors) if by_affinity else np.ones(terrain.cluster.num_nodes, np.bool_)
         return mask & terrain.tolerated(spec) if by_taints else mask
 
-    async def work_out(self, terrain: Terrain) -> None:
-        """Work out `masks` in portions, so that others of the event loop go on: each kind takes as long as its author
-        wants, and they may write thousands."""
-        self._take(terrain, _PORTION)
+    async def work_out(self, terrain: NodeRestrictions) -> None:
+        """Compute `masks`, yielding to the event loop: authors may write thousands of kinds of any complexity."""
+        self._compute(terrain, _PORTION)
         while len(self._masks) < len(self._specs):
             await give_way()
-            self._take(terrain, _PORTION)
+            self._compute(terrain, _PORTION)
 
-    def _take(self, terrain: Terrain, most: int) -> None:
-        """Work out so many more."""
+    def _compute(self, terrain: NodeRestrictions, most: int) -> None:
+        """Compute up to `most` further masks."""
         if terrain is not self._terrain:
             self._terrain, self._masks, self._refusals = terrain, [], {}
         first = len(self._masks)
@@ -231,7 +227,7 @@ class Kinds:
 
 
 def domain_of(node: Node | None, topology: str) -> dict[str, str]:
-    """The label that keeps a pod to a node's domain, none where the topology or the node's value of it is none."""
+    """Return the label that keeps a pod to a node's domain, none without a topology or the node's label for it."""
     value = (node.metadata.labels or {}).get(topology) if node is not None and topology else None
     return {} if value is None else {topology: value}
 
@@ -246,7 +242,7 @@ def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
 
 
 def _number(text: str) -> int | None:
-    """A number as kube-scheduler reads it, of 64 bits at most: unlike Python it takes no "1_000"."""
+    """Parse an integer as kube-scheduler does: 64 bits, and no "1_000"; None if invalid."""
     if not _DIGITS.fullmatch(text):
         return None
     number = int(text)

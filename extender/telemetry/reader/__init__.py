@@ -1,1 +1,1 @@
-"""The process that reads telemetry, and the way it is spoken to."""
+"""The reader process, and the service's client of it."""

@@ -1,4 +1,4 @@
-"""The service's side of the reading process: started when first needed, ended when it hangs, started again."""
+"""The service's side of the reader process, which is started on demand and restarted if it hangs."""
 
 import asyncio
 import sys
@@ -18,21 +18,21 @@ from extender.telemetry.series import Host
 from extender.telemetry.sources.source import Command, PodUsage
 
 _MAX_REFRESH_S: Final = 60.0
-"""A refresh that takes longer is given up, and the process with it."""
+"""After this time a refresh is abandoned and the process ended."""
 
 
 class ReaderProcess:
-    """A reading process. One `read` at a time."""
+    """A reader process. Allows one `read` at a time."""
 
     def __init__(self, max_s: float = _MAX_REFRESH_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_s = max_s
-        """How long a refresh may take."""
+        """Longest duration of a refresh."""
         self._clock = clock
         self._child: Child | None = None
         self._inventory = Inventory()
 
     async def read(self, command: Command) -> Reading:
-        """A refresh. Raises SourceError; ReaderError when the process had to be given up."""
+        """Read one refresh. Raises SourceError; ReaderError if the process failed and was ended."""
         read_at = self._clock()
         try:
             async with asyncio.timeout(self.max_s):
@@ -58,7 +58,7 @@ class ReaderProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process' id while there is one."""
+        """The process' id; None if it is not running."""
         return None if self._child is None else self._child.process.pid
 
     async def _running(self) -> Child:
@@ -94,7 +94,7 @@ class ReaderProcess:
                 case Done():
                     self._check(values, age_s)
                     return Reading(self._inventory, values, age_s, pods, header.report, read_at, pod_devices)
-            await asyncio.sleep(0)  # a frame that was there already must not keep requests waiting for the next
+            await asyncio.sleep(0)  # buffered frames are read without waiting: let requests run in between
 
     def _add(self, header: NewDevices) -> None:
         if header.first:
@@ -103,7 +103,7 @@ class ReaderProcess:
         num_hosts = len(inventory.hosts) + len(header.host_names)
         sizes = {len(header.numbers), len(header.uuids)}
         if sizes != {len(header.host_idx)} or any(not 0 <= index < num_hosts for index in header.host_idx):
-            raise ValueError("a frame of GPUs that does not fit together")
+            raise ValueError("an inconsistent frame of GPUs")
         inventory.hosts += [
             Host(names, instance) for names, instance in zip(header.host_names, header.instances, strict=True)
         ]
@@ -114,4 +114,4 @@ class ReaderProcess:
     def _check(self, values: dict[Gauge, Float32s], age_s: Float32s) -> None:
         num_hosts, num_devices = len(self._inventory.hosts), len(self._inventory.host_idx)
         if any(len(plane) != num_devices for plane in values.values()) or len(age_s) != num_hosts:
-            raise ValueError("frames that don't fit together")
+            raise ValueError("inconsistent frames")

@@ -1,1 +1,1 @@
-"""Where samples come from."""
+"""Sources of telemetry samples."""

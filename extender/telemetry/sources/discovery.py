@@ -1,4 +1,4 @@
-"""Finding Prometheus in the cluster, and the exporters' pods: what the API server knows of them."""
+"""Discovers Prometheus servers and exporters' pods through the API server."""
 
 import ipaddress
 import logging
@@ -29,10 +29,10 @@ _NAMES: Final = frozenset({"prometheus-server", "prometheus-operated", "promethe
 _PORT_NAMES: Final = ("http-web", "web", "http", "http-9090", "https-web", "https")
 _PORTS: Final = (9090, 10902, 8429, 8428, 80)
 _MAX_ADDRESSES: Final = 8
-_MAX_TOLD: Final = 5
+_MAX_PASSED_OVER: Final = 5
 _EXPORTER_NAMES: Final = ",".join(name for vendor in VENDORS if vendor.exporter for name in vendor.exporter.names)
 EXPORTER_SELECTORS: Final = (f"app.kubernetes.io/name in ({_EXPORTER_NAMES})", f"app in ({_EXPORTER_NAMES})")
-"""Of the vendors' exporters."""
+"""Label selectors of the vendors' exporters."""
 
 
 class _Port(objects.Object):
@@ -44,7 +44,7 @@ class _Port(objects.Object):
 class _Spec(objects.Object):
     ports: list[_Port] | None = None
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
-    """"None" where it has none of its own."""
+    """"None" for a headless Service."""
 
 
 class _Service(objects.Named):
@@ -53,21 +53,20 @@ class _Service(objects.Named):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found in the cluster."""
+    """The result of a discovery."""
 
     addresses: Sequence[str] = ()
-    """Of what may be a Prometheus, most likely first."""
+    """URLs of Services that may be a Prometheus, most likely first."""
     passed_over: Sequence[str] = ()
-    """Addresses of what looks like one, in namespaces in which others may have made it: the first few."""
+    """The first few such URLs in other, untrusted namespaces."""
     fault: str = ""
-    """Why none can be looked for, "" when it can."""
+    """Why discovery failed; "" if it did not."""
 
 
 async def find_prometheus(transport: Transport, namespaces: Collection[str]) -> Found:
-    """What may be a Prometheus, in some namespaces: anybody may make a Service that looks like one in his own.
+    """Services that may be a Prometheus. Only those in `namespaces` are trusted: anyone may create one elsewhere.
 
-    First by name. Then by cluster IP, of the likeliest Services that have one: where the cluster's DNS is not asked, as
-    in the host's network, no name of a Service can be resolved.
+    URLs with DNS names come before URLs with cluster IPs, which work without the cluster's DNS, as in the host network.
     """
     by_name: list[str] = []
     by_ip: list[str] = []
@@ -80,21 +79,23 @@ async def find_prometheus(transport: Transport, namespaces: Collection[str]) -> 
             if isinstance(error, ApiError) and error.status == 404:
                 return Found()  # a cluster without Services, such as the demo's
             return Found(fault=f"Services can't be listed: {error}")
-        looks_so = [service for service in services if selector or service.metadata.name in _NAMES]
-        likely = [service for service in looks_so if service.metadata.namespace in namespaces]
-        strange = [service for service in looks_so if service.metadata.namespace not in namespaces]
-        others += [_url(service, port, by_ip=False) for service in strange for port in _port(service)]
-        by_name = by_name or [_url(service, port, by_ip=False) for service in likely for port in _port(service)]
-        by_ip = [_url(service, port, by_ip=True) for service in likely if _has_ip(service) for port in _port(service)]
+        candidates = [service for service in services if selector or service.metadata.name in _NAMES]
+        trusted = [service for service in candidates if service.metadata.namespace in namespaces]
+        untrusted = [service for service in candidates if service.metadata.namespace not in namespaces]
+        others += [_url(service, port, by_ip=False) for service in untrusted for port in _port(service)]
+        by_name = by_name or [_url(service, port, by_ip=False) for service in trusted for port in _port(service)]
+        by_ip = [_url(service, port, by_ip=True) for service in trusted if _has_ip(service) for port in _port(service)]
         if by_name and by_ip:
             break
-    return Found(list(dict.fromkeys([*by_name, *by_ip]))[:_MAX_ADDRESSES], list(dict.fromkeys(others))[:_MAX_TOLD])
+    return Found(
+        list(dict.fromkeys([*by_name, *by_ip]))[:_MAX_ADDRESSES], list(dict.fromkeys(others))[:_MAX_PASSED_OVER]
+    )
 
 
 def _port(service: _Service) -> list[_Port]:
-    """The port that is likely to be the API's; none where it has no port."""
+    """The port that is most likely the API's, as a list; empty if there is none."""
     ports = [port for port in service.spec.ports or () if port.protocol in ("", "TCP") and port.name != "grpc"]
-    ports.sort(key=lambda port: (_place(port.port, _PORTS), _place(port.name, _PORT_NAMES)))
+    ports.sort(key=lambda port: (_position(port.port, _PORTS), _position(port.name, _PORT_NAMES)))
     return ports[:1]
 
 
@@ -111,29 +112,29 @@ def _url(service: _Service, port: _Port, *, by_ip: bool) -> str:
     return f"{scheme}://{f'[{address}]' if ':' in address else address}:{port.port}"
 
 
-def _place(item: str | int, known: Sequence[str | int]) -> int:
-    """Where it is among what is known, and after all of that where it is not."""
+def _position(item: str | int, known: Sequence[str | int]) -> int:
+    """The index of an item in `known`; its length for an unknown item."""
     return known.index(item) if item in known else len(known)
 
 
 async def find_exporters(transport: Transport) -> dict[str, str]:
-    """Nodes by name and by IP of the exporter's pods on them; empty when that can't be told.
+    """Nodes by the name and by the IP of their exporter's pods; empty if pods can't be listed.
 
-    Series tell a pod's name without its namespace. Of pods of one name the oldest is believed: whoever takes an
-    exporter's name for one of his own comes later. Of an address the newest is: it may have been another's before.
+    Series have a pod's name without its namespace. Of several pods with one name the oldest counts, since an imitation
+    is created later. Of several pods with one IP the newest counts, since IPs are reused.
     """
     pods: list[objects.Pod] = []
     for selector in EXPORTER_SELECTORS:
         try:
             pods += (await Lister(transport, PODS_PATH, objects.Pod, {"labelSelector": selector}).all()).items
         except (ClusterError, msgspec.DecodeError) as error:
-            logger.debug("pods of exporters can't be listed: %s", error)
+            logger.debug("exporters' pods can't be listed: %s", error)
             break
     nodes: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
         name, node = pod.metadata.name, pod.spec.node_name
         if node:
-            if not name.replace(".", "").isdecimal():  # a name may look like an address, of a node as well
+            if not name.replace(".", "").isdecimal():  # a pod's name may look like an IP address
                 nodes.setdefault(name, node)
             if pod.status.pod_ip:
                 nodes[pod.status.pod_ip] = node

@@ -1,4 +1,4 @@
-"""Exporters read directly, where there is no Prometheus: dozens of nodes, not thousands."""
+"""Scrapes exporters directly, for clusters of dozens of nodes without a Prometheus."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _NUM_THREADS: Final = 16
 
 
 class ExporterSource:
-    """Samples from exporters' own pages."""
+    """Samples scraped from exporters."""
 
     def __init__(self, urls: Sequence[str], access: Access) -> None:
         self._urls = tuple(urls)
@@ -37,21 +37,21 @@ class ExporterSource:
         began = time.monotonic()
         report = Report(source=f"{len(self._urls)} exporters")
         scraped: list[tuple[str, list[Sample]]] = []
-        for url, found in zip(self._urls, self._threads.map(self._scrape, self._urls), strict=True):
-            if isinstance(found, str):
-                report.faults[url] = found
+        for url, result in zip(self._urls, self._threads.map(self._scrape, self._urls), strict=True):
+            if isinstance(result, str):
+                report.faults[url] = result
             else:
-                scraped.append((urlsplit(url).netloc, found))
+                scraped.append((urlsplit(url).netloc, result))
         if not scraped:
             url, fault = next(iter(report.faults.items()), ("", "none is configured"))
-            raise SourceError(f"no exporter answers; {url}: {fault}")
+            raise SourceError(f"no exporter responds; {url}: {fault}")
         samples = Samples(self._table, {}, np.empty(0), report)
         by_name: dict[str, tuple[list[Labels], list[float]]] = {}
         ages: dict[int, float] = {}
         pods = PodTable()
         now = time.time()
-        for instance, found in scraped:
-            for sample in found:
+        for instance, page in scraped:
+            for sample in page:
                 labels = labels_of({"instance": instance, **sample.labels})
                 series, values = by_name.setdefault(sample.name, ([], []))
                 series.append(labels.of_gpu())
@@ -74,7 +74,7 @@ class ExporterSource:
         return samples
 
     def _scrape(self, url: str) -> list[Sample] | str:
-        """The samples of interest on one page, or what is wrong with it."""
+        """The relevant samples of one exporter, or its fault."""
         try:
             with faults_of(url), open_session(self._access) as session:
                 try:

@@ -1,4 +1,4 @@
-"""Every source, by the name that `telemetry.source` has for it."""
+"""All sources by their name in `telemetry.source`."""
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +13,11 @@ SOURCES: Final[Mapping[str, str]] = {
     PROMETHEUS: "extender.telemetry.sources.prometheus:Candidates",
     EXPORTERS: "extender.telemetry.sources.exporters:ExporterSource",
 }
-"""Makers, each of addresses and how to get at them. By name: only the reading process imports what they need."""
+"""Constructors by import path, so that only the reader process imports them."""
 
 
 def open_source(command: Command) -> Source:
-    """The source of a command. Raises SourceError."""
+    """Open a command's source. Raises SourceError."""
     if command.kind not in SOURCES:
         raise SourceError(unknown(command.kind))
     make: Callable[[Sequence[str], Access], Source] = pkgutil.resolve_name(SOURCES[command.kind])
@@ -25,5 +25,5 @@ def open_source(command: Command) -> Source:
 
 
 def unknown(name: str) -> str:
-    """A sentence for whoever names a source that there is not."""
+    """The error message for an unknown source."""
     return f"telemetry.source: no source {name!r}; use one of auto, off, {', '.join(SOURCES)}"

@@ -1,5 +1,4 @@
-"""What a source of telemetry is, and what sources share. A source is a file beside this one and a line in
-`registry.SOURCES`."""
+"""The interface and shared code of telemetry sources. A source is a module here and a line in `registry.SOURCES`."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -18,22 +17,22 @@ PROMETHEUS: Final = "prometheus"
 EXPORTERS: Final = "exporters"
 
 PodUsage = dict[tuple[str, str], tuple[float, float]]
-"""By namespace and name: load as a fraction and MiB used, NaN where one is not told."""
+"""By namespace and name: load as a fraction and MiB used; NaN if unknown."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How much is taken from a source."""
+    """Limits on what a source may return."""
 
     answer_bytes: int = 64 * 2**20
-    """Of one answer."""
+    """Largest response."""
     most: Most = Most()
-    """Hosts and GPUs."""
+    """Most hosts and GPUs."""
     is_found: bool = False
-    """Whether it was found in the cluster, and nobody has named it."""
+    """Whether the source was discovered, not configured."""
 
 
 class Access(msgspec.Struct, frozen=True):
-    """How to get at a source. Files are read again for every connection, so that rotated secrets are taken up."""
+    """Connection settings. Files are reread for every request, so that rotated secrets take effect."""
 
     username: str = ""
     password_file: str = ""
@@ -45,13 +44,13 @@ class Access(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     connect_timeout_s: float = 2.0
     timeout_s: float = 10.0
-    """Of one query."""
+    """Per query."""
     matchers: str = ""
-    """Label matchers of the series that are this cluster's, as in PromQL."""
+    """PromQL label matchers of this cluster's series."""
     bounds: Bounds = Bounds()
 
     def remedy(self, words: str) -> str:
-        """Which setting may help where a server that says this asks who asks."""
+        """The settings that may help after a status of 401 or 403 with the message `words`."""
         first = "telemetry.url and " if self.bounds.is_found else ""
         if "org id" in words.lower() or "orgid" in words.lower():
             return f"set {first}telemetry.headers, as in {{X-Scope-OrgID: the tenant's name}}"
@@ -62,89 +61,89 @@ class Access(msgspec.Struct, frozen=True):
         return f"set {first}telemetry.bearer_token_file, or telemetry.username and password_file, or telemetry.headers"
 
     def anonymous(self) -> "Access":
-        """The same without anything that says who asks: for addresses that nobody has set."""
+        """The same without credentials, for discovered addresses."""
         return msgspec.structs.replace(
             self, username="", password_file="", bearer_token_file="", cert_file="", key_file="", headers={}
         )
 
 
 class Command(msgspec.Struct):
-    """Read once more."""
+    """The command to read one refresh."""
 
     kind: str = ""
-    """Of source, a key of SOURCES."""
+    """A key of SOURCES."""
     addresses: list[str] = []
-    """The first that has something to tell, or all: as the kind will have it."""
+    """The kind decides whether all are read, or only the first that has samples."""
     access: Access = msgspec.field(default_factory=Access)
     bounds: Bounds = Bounds()
 
 
 class Report(msgspec.Struct):
-    """What a refresh met, for people."""
+    """A report on a refresh, for display."""
 
     source: str = ""
     version: str = ""
     series: dict[str, int] = {}
-    """Series of each metric name."""
+    """Number of series by metric name."""
     refused: dict[str, int] = {}
-    """Samples of each name that were no values."""
+    """Number of invalid samples by metric name."""
     skew_s: float = 0.0
-    """How far the source's clock is ahead of ours."""
+    """How far the source's clock is ahead of Kerf's."""
     skew_uncertainty_s: float = 0.0
     faults: dict[str, str] = {}
-    """What went wrong with parts of the source."""
+    """Faults of exporters by address."""
     given_up: dict[str, str] = {}
-    """Addresses of sources that answered, and why they are not read."""
+    """Why sources that responded are not read, by address."""
     read_s: float = 0.0
-    """Time that the refresh took."""
+    """Duration of the refresh."""
     cpu_s: float = 0.0
-    """CPU time of the reading process in it."""
+    """CPU time of the reader process."""
     rss_mib: float = 0.0
-    """Most memory that the reading process has held."""
+    """Peak memory of the reader process."""
 
 
 @dataclass
 class Samples:
-    """One refresh."""
+    """The samples of one refresh."""
 
     table: DeviceTable
     values: dict[Gauge, Floats]
-    """Each (D,), NaN where there is none."""
+    """Each (D,), NaN where there is no sample."""
     age_s: Floats
-    """(H,) age of each host's oldest sample by the source's own clock, NaN where it is not told."""
+    """(H,) age of each host's oldest sample by the source's clock; NaN if unknown."""
     report: Report
     pods: PodUsage = field(default_factory=dict)
     pod_devices: dict[tuple[str, str], list[int]] = field(default_factory=dict)
-    """By pod, the numbers of the GPUs that its samples are of; may be left out."""
+    """Numbers of each pod's GPUs; pods may be missing."""
 
 
 class Source(Protocol):
-    """Something that can be asked for samples."""
+    """A source of samples."""
 
     def read(self) -> Samples:
-        """All samples now. Raises SourceError."""
+        """Read all current samples. Raises SourceError."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 @dataclass(eq=False)
 class PodTable:
-    """Samples of pods, of each GPU one: two exporters of a node, or one that is scraped twice, tell the same."""
+    """Samples of pods, one per GPU: several exporters of a node, or several scrapes of one, duplicate series."""
 
     _values: dict[tuple[str, str], dict[Gauge, dict[tuple[str, str], float]]] = field(default_factory=dict)
     _devices: dict[tuple[str, str], set[int]] = field(default_factory=dict)
 
     def add(self, alias: Metric, labels: Labels, device: int, raw: float) -> None:
-        """Put one sample beside what is known; what is no value, or no pod's, is left out. `device` is its number."""
+        """Add a sample of the GPU number `device`; invalid samples and those without a pod are skipped."""
         value = raw * alias.scale
         key = labels.pod_key()
         if not 0 <= value < 2**31 or not key[1]:
             return
         host, gpu = labels.host(), labels.device()
-        which = gpu.uuid or f"{(host.names or (host.instance,))[0]}/{gpu.number}", labels.instance_id
+        gpu_key = gpu.uuid or f"{(host.names or (host.instance,))[0]}/{gpu.number}", labels.instance_id
         known = self._values.setdefault(key, {}).setdefault(alias.gauge, {})
-        known[which] = max(value, known.get(which, 0.0))
+        known[gpu_key] = max(value, known.get(gpu_key, 0.0))
         self._devices.setdefault(key, set()).add(device)
 
     def usage(self) -> PodUsage:
@@ -158,7 +157,7 @@ class PodTable:
         }
 
     def devices(self) -> dict[tuple[str, str], list[int]]:
-        """Numbers of the GPUs that each pod's samples are of."""
+        """Numbers of each pod's GPUs."""
         return {key: sorted(numbers) for key, numbers in self._devices.items()}
 
 
@@ -167,7 +166,7 @@ def _mean(values: Collection[float]) -> float:
 
 
 def merge(values: dict[Gauge, Floats], alias: Metric, plane: Floats, num_refused: int, report: Report) -> None:
-    """Put a name's values beside those of names that are believed more."""
+    """Merge a metric's values into `values`, where earlier metrics of the same gauge take precedence."""
     if num_refused:
         report.refused[alias.name] = report.refused.get(alias.name, 0) + num_refused
     known = values.get(alias.gauge)
@@ -180,7 +179,7 @@ def merge(values: dict[Gauge, Floats], alias: Metric, plane: Floats, num_refused
 
 
 def grow(samples: Samples) -> None:
-    """Devices that only later names told of are missing in the earlier planes."""
+    """Pad earlier planes with NaN for hosts and GPUs that later metrics added."""
     num_devices, num_hosts = len(samples.table.devices), len(samples.table.hosts)
     for gauge, plane in samples.values.items():
         samples.values[gauge] = np.append(plane, np.full(num_devices - len(plane), np.nan))

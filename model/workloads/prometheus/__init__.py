@@ -1,1 +1,1 @@
-"""A cluster's past from Prometheus: what kube-state-metrics told of pods and nodes."""
+"""A cluster's history from Prometheus: pods and nodes as reported by kube-state-metrics."""

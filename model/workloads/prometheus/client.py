@@ -1,4 +1,4 @@
-"""Prometheus, asked politely: one query at a time, with time-outs and retries, and faults in a sentence."""
+"""Prometheus client: one query at a time, with timeouts, retries and readable errors."""
 
 import ast
 from collections.abc import Callable, Mapping
@@ -21,38 +21,38 @@ Line = tuple[Labels, dict[float, float]]
 AnswerT = TypeVar("AnswerT")
 
 _TIMEOUT_S: Final = 150
-"""Longer than Prometheus' own limit to a query, two minutes, so that it is Prometheus who says so."""
+"""Longer than Prometheus' own query timeout of two minutes, so that Prometheus reports it."""
 _RETRIES: Final = Retry(total=3, backoff_factor=1, status_forcelist=(429, 502, 504), raise_on_status=False)
 _ADVICE: Final = {
-    400: "--match has to be label matchers such as cluster=\"prod\"",
-    401: "it asks who you are: --token-file or --basic-auth-file",
-    403: "these credentials may not read it: --token-file or --basic-auth-file",
+    400: "--match must be label matchers such as cluster=\"prod\"",
+    401: "authentication is required: --token-file or --basic-auth-file",
+    403: "the credentials have no read access: --token-file or --basic-auth-file",
     404: "there is no Prometheus API at this URL; it may need a path such as /prometheus",
 }  # fmt: skip
 
 
 class PrometheusError(ValueError):
-    """What went wrong with Prometheus, and what to do, on one line."""
+    """A failure of Prometheus; the message is one line with a remedy."""
 
 
 class TooMuchError(PrometheusError):
-    """A query that Prometheus found too large, or that took too long: one of less time may do."""
+    """A query that is too large or took too long; a shorter period may succeed."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to get at a Prometheus."""
+    """Credentials and TLS settings for a server."""
 
     token_file: Path | None = None
     basic_auth_file: Path | None = None
-    """A line "user:password"."""
+    """File with a line "user:password"."""
     ca_file: Path | None = None
     insecure: bool = False
-    """Whether any certificate will do."""
+    """Whether to accept any certificate."""
 
 
 class Prometheus:
-    """One Prometheus, or what speaks its API. Raises OSError where a file of the access can't be read."""
+    """A Prometheus, or a compatible API. Raises OSError if a file in `access` can't be read."""
 
     def __init__(self, url: str, access: Access) -> None:
         parts = urlsplit(url)
@@ -60,7 +60,7 @@ class Prometheus:
             raise PrometheusError(f"--prometheus {url}: write a URL such as http://localhost:9090")
         self.url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         session = requests.Session()
-        session.trust_env = False  # ~/.netrc is not meant for this
+        session.trust_env = False  # ignore ~/.netrc
         session.verify = str(access.ca_file) if access.ca_file else not access.insecure
         if access.token_file:
             session.headers["Authorization"] = f"Bearer {access.token_file.read_text().strip()}"
@@ -72,21 +72,21 @@ class Prometheus:
         self._client = PrometheusConnect(url=self.url, session=session, retry=_RETRIES, timeout=_TIMEOUT_S)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()
 
     def time_s(self) -> float:
-        """Its own time, in seconds since 1970. Raises PrometheusError."""
+        """Return the server's Unix time in seconds. Raises PrometheusError."""
         return self.instant("vector(time())", None)[0][1]
 
     def instant(self, query: str, at_s: float | None) -> list[Sample]:
-        """The elements of an instant query at a time, or now. Raises PrometheusError."""
-        given = {} if at_s is None else {"time": repr(at_s)}
-        answer: list[dict[str, Any]] = self._ask(lambda: self._client.custom_query(query, given))
+        """Return the elements of an instant query at a time, or now. Raises PrometheusError."""
+        parameters = {} if at_s is None else {"time": repr(at_s)}
+        answer: list[dict[str, Any]] = self._ask(lambda: self._client.custom_query(query, parameters))
         return [(element["metric"], float(element["value"][1])) for element in answer]
 
     def ranged(self, query: str, since_s: float, until_s: float, step_s: int) -> list[Line]:
-        """The elements of a range query. Raises PrometheusError."""
+        """Return the elements of a range query. Raises PrometheusError."""
         since, until = (datetime.fromtimestamp(at_s, UTC) for at_s in (since_s, until_s))
         answer = self._ask(lambda: self._client.custom_query_range(query, since, until, str(step_s)))
         return [
@@ -94,9 +94,9 @@ class Prometheus:
         ]
 
     def label_names(self, selector: str, since_s: float, until_s: float) -> set[str]:
-        """Names of the labels of some series in a time. Raises PrometheusError."""
-        given = {"match[]": selector, "start": repr(since_s), "end": repr(until_s)}
-        return set(self._ask(lambda: self._client.get_label_names(given)))
+        """Return the label names of matching series in a period. Raises PrometheusError."""
+        parameters = {"match[]": selector, "start": repr(since_s), "end": repr(until_s)}
+        return set(self._ask(lambda: self._client.get_label_names(parameters)))
 
     def _ask(self, call: Callable[[], AnswerT]) -> AnswerT:
         try:
@@ -104,19 +104,19 @@ class Prometheus:
         except PrometheusApiClientException as error:
             raise self._refusal(str(error)) from None
         except (KeyError, TypeError, requests.JSONDecodeError):
-            raise PrometheusError(f"{self.url} answers, but not as Prometheus does: check --prometheus") from None
+            raise PrometheusError(f"{self.url} does not answer as Prometheus: check --prometheus") from None
         except requests.Timeout:
             raise TooMuchError(f"{self.url}: no answer within {_TIMEOUT_S} s: try a shorter --since") from None
         except requests.exceptions.SSLError as error:
             raise PrometheusError(f"{self.url}: TLS: {_innermost(error)}: --ca-file, or --insecure") from None
-        except requests.exceptions.InvalidHeader:  # its text is the token
-            raise PrometheusError("--token-file: the token has characters that no token has") from None
+        except requests.exceptions.InvalidHeader:  # its text contains the token
+            raise PrometheusError("--token-file: the token has invalid characters") from None
         except requests.RequestException as error:
             raise PrometheusError(f"{self.url}: no connection: {_innermost(error)}: check --prometheus") from None
 
-    def _refusal(self, told: str) -> PrometheusError:
-        """The client tells `HTTP Status Code 422 (b'{...}')`."""
-        head, _, quoted = told.partition(" (")
+    def _refusal(self, text: str) -> PrometheusError:
+        """Parse the client's `HTTP Status Code 422 (b'{...}')`."""
+        head, _, quoted = text.partition(" (")
         status = int(head.rpartition(" ")[2])
         try:
             reason = str(msgspec.json.decode(ast.literal_eval(quoted[:-1]))["error"])
@@ -124,12 +124,12 @@ class Prometheus:
             reason = ""
         if status in (422, 503):
             return TooMuchError(f"{self.url}: HTTP status {status}: {reason[:200]}: try a shorter --since")
-        advice = _ADVICE.get(status) or "try again, or ask who runs it"
+        advice = _ADVICE.get(status) or "try again, or ask its administrator"
         return PrometheusError(f"{self.url}: HTTP status {status}{reason and f': {reason[:200]}'}: {advice}")
 
 
 def _innermost(error: BaseException) -> str:
-    """The cause of a fault of the connection: the texts around it name addresses of objects."""
+    """Return the root cause of a connection error, because outer texts contain object addresses."""
     causes = (getattr(error, "reason", None), *error.args)
     inner = next((cause for cause in causes if isinstance(cause, BaseException)), None)
     return _innermost(inner) if inner is not None else str(error).rpartition(": ")[2][:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""The series of kube-state-metrics, and PromQL over them that is worked out on the server.
+"""Series of kube-state-metrics, and PromQL over them.
 
 Names and labels: docs/metrics of github.com/kubernetes/kube-state-metrics, version 2.
 """
@@ -28,14 +28,14 @@ NODE_LABELS: Final = "kube_node_labels"
 _LABELLED: Final = (POD_INFO, POD_LABELS, POD_ANNOTATIONS, POD_SELECTORS, REQUESTS, ALLOCATABLE, NODE_LABELS)
 
 GPUS: Final = tuple(re.sub(r"[^a-zA-Z0-9_]", "_", vendor.resource) for vendor in VENDORS)
-"""What GPUs are called among the resources, by the vendor's number."""
+"""Names of GPU resources, indexed by vendor."""
 RESOURCES: Final = f'resource=~"cpu|memory|{"|".join(GPUS)}"'
 _CPU_ALLOCATABLE: Final = 'resource="cpu"'
-"""A series for each node."""
+"""Matcher of one series for each node."""
 
 
 def _label_of(prefix: str, key: str) -> str:
-    """As kube-state-metrics names a label, annotation or node selector of an object."""
+    """Return the label of a series for an object's label, annotation or node selector."""
     return f"{prefix}_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}"
 
 
@@ -45,49 +45,49 @@ class KubeState:
 
     prometheus: Prometheus
     match: str
-    """Label matchers that choose one cluster of several; "" for all."""
+    """Label matchers that select one of several clusters; "" for all."""
     period: Period
     labels: frozenset[str]
-    """All that its series have."""
+    """All labels of its series."""
 
     def series(self, name: str, *matchers: str) -> str:
-        """A selector."""
+        """Return a selector."""
         return _selector(name, self.match, *matchers)
 
     def own(self, label: str) -> str:
-        """A label of kube-state-metrics' own: where a scrape has no `honorLabels`, the bare name is the target's."""
+        """Return the name of a label set by kube-state-metrics: `exported_...` if scraped without `honorLabels`."""
         exported = f"exported_{label}"
         return exported if exported in self.labels else label
 
     def present(self, prefix: str, keys: Iterable[str]) -> dict[str, str]:
-        """Of labels, annotations or node selectors those that its series have: names by key."""
+        """Return the series' labels for the keys of labels, annotations or node selectors that exist, by key."""
         return {key: name for key in keys if (name := _label_of(prefix, key)) in self.labels}
 
     def over(self, name: str, part: Slice, *matchers: str) -> str:
-        """PromQL: the last values in a slice."""
+        """PromQL for the last values in a slice."""
         return f"last_over_time({self.series(name, *matchers)}[{part.window}])"
 
     def last(self, name: str, by: Sequence[str], part: Slice, *matchers: str) -> str:
-        """PromQL: the last values in a slice, the largest of each group."""
+        """PromQL for the last values in a slice, the largest of each group."""
         return f"max by ({', '.join(by)}) ({self.over(name, part, *matchers)})"
 
     def at_steps(self, function: str, expression: str, part: Slice) -> str:
-        """PromQL: a function of an expression's values at the steps of a slice."""
+        """PromQL for a function of an expression's values at the steps of a slice."""
         return f"{function}(({expression})[{part.window}:{self.period.step_s}s])"
 
     def asked(self, query: str, part: Slice) -> list[Sample]:
-        """An instant query at the end of a slice. Raises PrometheusError."""
+        """Run an instant query at the end of a slice. Raises PrometheusError."""
         return self.prometheus.instant(query, part.until_s)
 
 
 def _selector(name: str, *matchers: str) -> str:
-    """PromQL that selects series."""
-    told = ", ".join(matcher for matcher in matchers if matcher)
-    return f"{name}{{{told}}}" if told else name
+    """Return PromQL that selects series."""
+    matching = ", ".join(matcher for matcher in matchers if matcher)
+    return f"{name}{{{matching}}}" if matching else name
 
 
 def kube_state(prometheus: Prometheus, since: str, match: str) -> KubeState:
-    """What there is of the last time of a length. Raises PrometheusError where there is nothing."""
+    """Return the metrics of the last `since`. Raises PrometheusError if there is no data."""
     nodes, pods = _selector(ALLOCATABLE, match, _CPU_ALLOCATABLE), _selector(POD_INFO, match)
     period = read_period(prometheus, since, nodes, pods)
     names = f'__name__=~"{"|".join(_LABELLED)}"'

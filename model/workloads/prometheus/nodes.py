@@ -1,4 +1,4 @@
-"""Nodes as kube-state-metrics told of them: what they had, from when to when."""
+"""Nodes from kube-state-metrics: their allocatable resources over time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from model.workloads.prometheus.kube_state import ALLOCATABLE, GPUS, NODE_LABELS
 from model.workloads.prometheus.periods import Period, Slice, by_slice
 
 HICCUP_STEPS: Final = 2
-"""What lasts no longer may be a scrape that failed or a plugin that started again."""
+"""Shorter changes may be a failed scrape or a plugin restart."""
 _NODES_AT_ONCE: Final = 40
 EXPORTERS: Final = tuple(vendor.exporter for vendor in VENDORS if vendor.exporter and vendor.exporter.always)
 _NODE_LABEL: Final = "node"
-"""Of an exporter's series that a scrape has labelled."""
+"""Node label that a scrape adds to an exporter's series."""
 
 
 class Inventory(NamedTuple):
-    """What a node has to give."""
+    """Allocatable resources of a node."""
 
     gpus: int
     cpu_milli: int
@@ -29,7 +29,7 @@ class Inventory(NamedTuple):
 
 @dataclass(frozen=True)
 class Span:
-    """A node as it was from one time to another, both of which it was there."""
+    """State of a node between two times, both inclusive."""
 
     since_s: float
     until_s: float
@@ -38,18 +38,18 @@ class Span:
 
 @dataclass(frozen=True)
 class SeenNodes:
-    """Those of a period."""
+    """Nodes of a period."""
 
     spans: Mapping[str, Sequence[Span]]
-    """By name, rising."""
+    """Spans by node, ascending."""
     products: Mapping[str, str]
-    """Name of its GPUs, by node, where it is told."""
+    """GPU product by node, where known."""
     memory_mib: Mapping[str, int]
-    """Of each GPU, by node, where it is told."""
+    """Memory of each GPU by node, where known."""
 
 
 def read_nodes(state: KubeState) -> SeenNodes:
-    """The nodes of a period. Raises PrometheusError."""
+    """Read the nodes of a period. Raises PrometheusError."""
     spans: dict[str, list[Span]] = {}
     products: dict[str, str] = {}
     memory_mib: dict[str, int] = {}
@@ -64,21 +64,21 @@ def read_nodes(state: KubeState) -> SeenNodes:
 
 
 def _settle(spans: Sequence[Span], period: Period) -> list[Span]:
-    """Spans of a node without what only looks like a change: equal ones are one, unless it was gone in between for
-    longer than a hiccup, and another one has to last longer than that to count."""
+    """Return the spans of a node without short-lived changes: equal spans are merged across gaps of up to HICCUP_STEPS,
+    and spans that short are dropped."""
     lasting = [span for span in _joined(spans, period) if _steps(span, period) > HICCUP_STEPS]
     return _joined(lasting, period) or _joined(spans, period)
 
 
 def _joined(spans: Sequence[Span], period: Period) -> list[Span]:
-    made: list[Span] = []
+    merged: list[Span] = []
     for span in spans:
-        last = made[-1] if made else None
+        last = merged[-1] if merged else None
         if last and last.had == span.had and period.steps_between(last.until_s, span.since_s) <= HICCUP_STEPS:
-            made[-1] = Span(last.since_s, span.until_s, span.had)
+            merged[-1] = Span(last.since_s, span.until_s, span.had)
         else:
-            made.append(span)
-    return made
+            merged.append(span)
+    return merged
 
 
 def _steps(span: Span, period: Period) -> int:
@@ -86,7 +86,7 @@ def _steps(span: Span, period: Period) -> int:
 
 
 def _spans(state: KubeState, part: Slice) -> list[tuple[str, Span]]:
-    """Nodes that were the same all through a slice in a span each; the others step by step."""
+    """Return one span for each node that was constant in a slice; the others are read step by step."""
     known_s = state.period.known_s
     times = known_s[(known_s > part.since_s) & (known_s <= part.until_s)].tolist()
     if not times:
@@ -106,7 +106,7 @@ def _spans(state: KubeState, part: Slice) -> list[tuple[str, Span]]:
 
 
 def _extremes(state: KubeState, part: Slice, node: str) -> Iterator[str]:
-    """PromQL: the least and the most of each resource of each node, and at how many steps it was told."""
+    """Yield PromQL for the minimum, the maximum and the number of samples of each node's resources."""
     series = state.series(ALLOCATABLE, RESOURCES)
     for reduce in ("min", "max"):
         yield f"{reduce} by ({node}, resource) ({reduce}_over_time({series}[{part.window}]))"
@@ -114,7 +114,7 @@ def _extremes(state: KubeState, part: Slice, node: str) -> Iterator[str]:
 
 
 def _by_node(samples: Sequence[Sample], node: str) -> dict[str, dict[str, float]]:
-    """Values by resource, by node."""
+    """Return values by resource, by node."""
     found: dict[str, dict[str, float]] = {}
     for labels, value in samples:
         found.setdefault(labels.get(node, ""), {})[labels.get("resource", "")] = value
@@ -125,27 +125,27 @@ def _step_by_step(state: KubeState, part: Slice, names: Sequence[str]) -> list[t
     node, step_s = state.own("node"), state.period.step_s
     series = state.series(ALLOCATABLE, RESOURCES, f'{node}=~"{"|".join(name.replace(".", "[.]") for name in names)}"')
     query = f"max by ({node}, resource) ({series})"
-    told: dict[str, dict[float, dict[str, float]]] = {}
+    series_of_node: dict[str, dict[float, dict[str, float]]] = {}
     for labels, values in state.prometheus.ranged(query, part.since_s + step_s, part.until_s, step_s):
-        at = told.setdefault(labels.get(node, ""), {})
+        at = series_of_node.setdefault(labels.get(node, ""), {})
         for at_s, value in values.items():
             at.setdefault(at_s, {})[labels.get("resource", "")] = value
     found: list[tuple[str, Span]] = []
-    for name, by_time in told.items():
+    for name, by_time in series_of_node.items():
         points = [Span(at_s, at_s, _inventory(had)) for at_s, had in sorted(by_time.items()) if "cpu" in had]
         found += [(name, span) for span in _runs(points, step_s)]
     return found
 
 
 def _runs(points: Sequence[Span], step_s: int) -> list[Span]:
-    """Equal ones at steps that follow each other are one."""
-    made: list[Span] = []
+    """Merge equal spans at consecutive steps."""
+    merged: list[Span] = []
     for point in points:
-        if made and made[-1].had == point.had and point.since_s - made[-1].until_s <= step_s:
-            made[-1] = Span(made[-1].since_s, point.until_s, point.had)
+        if merged and merged[-1].had == point.had and point.since_s - merged[-1].until_s <= step_s:
+            merged[-1] = Span(merged[-1].since_s, point.until_s, point.had)
         else:
-            made.append(point)
-    return made
+            merged.append(point)
+    return merged
 
 
 def _inventory(had: Mapping[str, float]) -> Inventory:
@@ -154,9 +154,9 @@ def _inventory(had: Mapping[str, float]) -> Inventory:
 
 
 def _labels(state: KubeState, part: Slice) -> list[tuple[str, str, int]]:
-    """Node, product and MiB of its GPUs: from the labels of a vendor's, else from its exporter."""
-    found = [told for vendor in VENDORS for told in _by_labels(state, part, vendor)]
-    return found or [told for exporter in EXPORTERS for told in _by_exporter(state, part, exporter)]
+    """Return node, product and MiB of its GPUs: from vendor labels, else from the exporter."""
+    found = [row for vendor in VENDORS for row in _by_labels(state, part, vendor)]
+    return found or [row for exporter in EXPORTERS for row in _by_exporter(state, part, exporter)]
 
 
 def _by_labels(state: KubeState, part: Slice, vendor: Vendor) -> list[tuple[str, str, int]]:
@@ -167,8 +167,8 @@ def _by_labels(state: KubeState, part: Slice, vendor: Vendor) -> list[tuple[str,
     found = []
     for series, _ in state.asked(state.last(NODE_LABELS, [node, *present.values()], part), part):
         labels = {key: series[name] for key, name in present.items() if series.get(name)}
-        told, memory = vendor.labels(labels), labels.get(vendor.memory_label, "")
-        memory_mib = int(memory) if memory.isdecimal() else told.memory_mib
+        model_labels, memory = vendor.labels(labels), labels.get(vendor.memory_label, "")
+        memory_mib = int(memory) if memory.isdecimal() else model_labels.memory_mib
         found.append((series.get(node, ""), labels.get(vendor.product_label, ""), memory_mib))
     return found
 

@@ -1,4 +1,4 @@
-"""Of a period, what is asked at once, and at which times something is known of the cluster."""
+"""Period of a history, its slices for queries, and the times with data."""
 
 import math
 import re
@@ -18,42 +18,42 @@ _HOUR_S: Final = 3600
 _MOST_DAYS: Final = 366
 _UNITS_S: Final = {"m": 60, "h": _HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
 _LEAST_STEP_S, _MOST_STEP_S = 60, 300
-"""Prometheus takes a sample for the present one for five minutes."""
+"""Prometheus' lookback is five minutes."""
 _LOST_FRAC: Final = 0.1
-"""Of scrapes, at most, that are lost or late: they make an interval of a minute no longer one."""
+"""Tolerated fraction of lost or late scrapes, so that they don't lengthen the step."""
 _MOST_SAMPLES: Final = 10_000_000
-"""That a query holds at once: Prometheus refuses more than 50 million."""
+"""Samples that a query may load; Prometheus refuses more than 50 million."""
 AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a period, without its first moment; both ends in seconds since 1970, multiples of the step."""
+    """A part of a period, excluding its start; both ends are Unix times in seconds and multiples of the step."""
 
     since_s: int
     until_s: int
 
     @property
     def window(self) -> str:
-        """As PromQL writes its length."""
+        """Length in PromQL."""
         return f"{self.until_s - self.since_s}s"
 
     @property
     def day(self) -> str:
-        """The day of its end, for people."""
+        """ISO date of its end."""
         return datetime.fromtimestamp(self.until_s, UTC).date().isoformat()
 
 
 @dataclass(frozen=True)
 class Period:
-    """When something is known of the cluster."""
+    """Times with data about the cluster."""
 
     slices: tuple[Slice, ...]
     step_s: int
-    """How exact times are that nobody wrote down."""
+    """Resolution of times that no series has."""
     scrape_interval_s: int
     known_s: Floats
-    """(T,) the times, a step apart, at which kube-state-metrics had been scraped, rising."""
+    """(T,) ascending times, a step apart, with a scrape of kube-state-metrics."""
 
     @property
     def since_s(self) -> float:
@@ -64,13 +64,13 @@ class Period:
         return float(self.known_s[-1])
 
     def steps_between(self, from_s: float, until_s: float) -> int:
-        """Number of known times after one time and before another."""
+        """Return the number of known times between two times, exclusive."""
         first, last = np.searchsorted(self.known_s, from_s, "right"), np.searchsorted(self.known_s, until_s, "left")
         return int(last - first)
 
 
 def seconds_of(text: str) -> int:
-    """Seconds of a duration such as 30d or 12h. Raises ValueError."""
+    """Parse a duration such as 30d or 12h. Raises ValueError."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})([mhdw])", text.strip())
     if not found:
         raise ValueError(f"--since {text}: write a duration such as 30d or 12h")
@@ -81,9 +81,9 @@ def seconds_of(text: str) -> int:
 
 
 def read_period(prometheus: Prometheus, since: str, nodes: str, pods: str) -> Period:
-    """The last time of a length, as far as there is something in it.
+    """Return the part of the last `since` that has data.
 
-    `nodes` and `pods` select a series for each node and pod. Raises PrometheusError where there is none.
+    `nodes` and `pods` select one series for each node and pod. Raises PrometheusError if there is no data.
     """
     now_s, span_s = int(prometheus.time_s()), seconds_of(since)
     until_s = now_s // _LEAST_STEP_S * _LEAST_STEP_S
@@ -95,8 +95,8 @@ def read_period(prometheus: Prometheus, since: str, nodes: str, pods: str) -> Pe
             times += values
     if not times:
         raise PrometheusError(
-            f"{prometheus.url}: no {nodes} in the last {since}: let it scrape kube-state-metrics, "
-            "or choose a longer --since or another --match"
+            f"{prometheus.url}: no {nodes} in the last {since}: check that it scrapes kube-state-metrics, "
+            "or use a longer --since or another --match"
         )
     first_s, last_s = int(min(times)), int(max(times))
     interval_s = _scrape_interval_s(prometheus, nodes, first_s, last_s)
@@ -110,8 +110,7 @@ def read_period(prometheus: Prometheus, since: str, nodes: str, pods: str) -> Pe
 
 
 def by_slice(period: Period, ask: Callable[[Slice], AnswerT]) -> Iterator[tuple[Slice, AnswerT]]:
-    """What is answered for each slice, in their order; one that is too much is asked in halves. Raises
-    PrometheusError."""
+    """Yield the answer for each slice, in order; a slice that is too large is halved. Raises PrometheusError."""
     waiting = list(reversed(period.slices))
     while waiting:
         part = waiting.pop()
@@ -128,7 +127,7 @@ def by_slice(period: Period, ask: Callable[[Slice], AnswerT]) -> Iterator[tuple[
 
 
 def _scrape_interval_s(prometheus: Prometheus, nodes: str, first_s: int, last_s: int) -> int:
-    """From the node that was scraped most often in the hour that ends with the last scrape."""
+    """Return the interval of the node with most scrapes in the hour before the last scrape."""
     ((_, end_s),) = prometheus.instant(f"max(timestamp({nodes}))", last_s)
     window_s = min(_HOUR_S, int(end_s) - first_s + _LEAST_STEP_S)
     ((_, num_scrapes),) = prometheus.instant(f"max(count_over_time({nodes}[{window_s}s]))", end_s)
@@ -136,7 +135,7 @@ def _scrape_interval_s(prometheus: Prometheus, nodes: str, first_s: int, last_s:
 
 
 def _slice_s(prometheus: Prometheus, pods: str, known_s: Floats, step_s: int) -> int:
-    """A day, or as many hours as have no more pods than a query can hold: by their number at a few times."""
+    """Return a day, or fewer hours so that a query stays below the sample limit; sampled at about ten times."""
     times = known_s[:: max(len(known_s) // 10, 1)].tolist()
     counts = [value for at_s in times for _, value in prometheus.instant(f"count({pods})", at_s)]
     hours = _MOST_SAMPLES * step_s / max(counts, default=1.0) // _HOUR_S

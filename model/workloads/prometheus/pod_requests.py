@@ -1,4 +1,4 @@
-"""What pods asked for, from what kube-state-metrics told of them."""
+"""Requests of pods from kube-state-metrics."""
 
 import math
 import re
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from extender.core import annotations as said
+from extender.core import annotations as pod_annotations
 from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.gpu_models import GpuModel, canonical_name, models_allowed
-from extender.core.resources.pod_resources import AskedGpus
+from extender.core.resources.pod_resources import RequestedGpus
 from extender.core.resources.quantities import MIB
 from extender.core.resources.requests import NO_REQUEST, GpuRequest, RequestError
 from extender.core.vendors.registry import SEVERAL
@@ -22,16 +22,16 @@ _GANG_LABELS: Final = (
     "kueue.x-k8s.io/pod-group-name", "training.kubeflow.org/job-name",
 )  # fmt: skip
 GANGS: Final = {"label": _GANG_LABELS, "annotation": _GANG_ANNOTATIONS}
-"""Keys that name a gang."""
-LABELS: Final = (*_GANG_LABELS, *sorted(said.ASKING_LABELS), said.GENIUS_PRIORITY)
-ANNOTATIONS: Final = (*_GANG_ANNOTATIONS, *sorted(said.ASKING))
+"""Keys that name a gang, by prefix of the series' labels."""
+LABELS: Final = (*_GANG_LABELS, *sorted(pod_annotations.ASKING_LABELS), pod_annotations.GENIUS_PRIORITY)
+ANNOTATIONS: Final = (*_GANG_ANNOTATIONS, *sorted(pod_annotations.ASKING))
 CLASS_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-"""Those that Kubernetes brings along: of others, only the names are told."""
+"""Built-in PriorityClasses; of others, only the names are known."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Columns of a pod by the same names."""
+    """Request columns of a pod in a history."""
 
     gpus: int
     gpu_milli: int
@@ -51,20 +51,20 @@ def asked(
     models: Sequence[GpuModel],
     most_memory_mib: int,
 ) -> Asked:
-    """What a pod asks for, in a cluster of these models; `most_memory_mib` is that of its largest GPU, 0 if unknown.
+    """Return a pod's request in a cluster of these models; `most_memory_mib` is of the largest GPU, 0 if unknown.
 
-    `product` is the one that its node selector names. What can't be read is taken as not said.
+    `product` comes from the pod's node selector. Invalid annotations are ignored.
     """
     units, vendor = next(
         ((units, at) for at, name in enumerate(GPUS) if (units := round(requests.get(name, 0.0)))), (0, 0)
     )
     of_class = CLASS_PRIORITIES.get(priority_class, 0)
     try:
-        gpus = said.read_request(AskedGpus(units, vendor=vendor), annotations, labels, _compiled).gpus
-        priority = said.read_priority(labels, of_class)
+        gpus = pod_annotations.read_request(RequestedGpus(units, vendor=vendor), annotations, labels, _compiled).gpus
+        priority = pod_annotations.read_priority(labels, of_class)
     except RequestError:
         gpus, priority = (GpuRequest(units, vendor=vendor) if units else NO_REQUEST.gpus), of_class
-    # The sum of 0.1 and 0.2 is a little more than 0.3.
+    # Rounded first, because 0.1 + 0.2 > 0.3.
     cpu = math.ceil(round(requests.get("cpu", 0.0) * 1000, 6))
     memory = math.ceil(requests.get("memory", 0.0) / MIB)
     if gpus is None:
@@ -75,19 +75,19 @@ def asked(
 
 
 def gang_name(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """Of the pods that a pod starts together with, within its namespace; "" for none."""
-    told = (annotations.get(_GANG), *map(labels.get, _GANG_LABELS), *map(annotations.get, _GANG_ANNOTATIONS))
-    return next((name for name in told if name), "")
+    """Return the name of the pod's gang within its namespace; "" for none."""
+    names = (annotations.get(_GANG), *map(labels.get, _GANG_LABELS), *map(annotations.get, _GANG_ANNOTATIONS))
+    return next((name for name in names if name), "")
 
 
 def _models(gpus: GpuRequest, models: Sequence[GpuModel]) -> str:
-    """Those that will do; the pattern itself where it is none of them, so that no node fits."""
+    """Return the allowed models; if there are none, the pattern itself, so that no node fits."""
     if gpus.include is None and gpus.exclude is None and not SEVERAL:
         return ""
     allowed = models_allowed(models, gpus.include, gpus.exclude, gpus.vendor)
     if not models or allowed.all():
         return ""
-    names = [model.name for model, will_do in zip(models, allowed.tolist(), strict=True) if will_do]
+    names = [model.name for model, is_allowed in zip(models, allowed.tolist(), strict=True) if is_allowed]
     return "|".join(names) or (gpus.include.text if gpus.include else "none")
 
 

@@ -1,4 +1,4 @@
-"""Pods as kube-state-metrics told of them, by UID."""
+"""Pods from kube-state-metrics, by UID."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,44 +33,44 @@ _TEXTS: Final = {
 }
 _LAST_SEEN: Final = "last seen"
 _NOT_SUBMITTED: Final = ("DaemonSet", "Node")
-"""Controllers whose pods come with the nodes: the latter of a kubelet's own pods."""
+"""Controllers whose pods belong to nodes; `Node` is that of static pods."""
 
 
 @dataclass
 class SeenPod:
-    """A pod by what was told of it in any slice."""
+    """A pod, merged over all slices."""
 
     info: dict[str, str] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
-    """Seconds since 1970, by name of the series."""
+    """Unix times in seconds, by series."""
     last_seen_s: float = 0.0
-    """At a step; 0 where it was gone before the next one."""
+    """Last step with a sample; 0 if there is none."""
     ended_by_s: float = float("inf")
-    """The first step at which it had ended."""
+    """First step at which it had ended."""
     requests: dict[str, float] = field(default_factory=dict)
-    """Of its containers or its initialisation, whatever is more, by resource."""
+    """Requests by resource: the larger of the containers' sum and the init containers' maximum."""
     said: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Labels, annotations and node selectors by key, for each name of a series."""
+    """Labels, annotations and node selectors by key, for each series."""
 
 
 @dataclass(frozen=True)
 class SeenPods:
-    """Those of a period that somebody submitted."""
+    """Pods of a period, without those that belong to nodes."""
 
     pods: Mapping[str, SeenPod]
     series: frozenset[str]
-    """Names of those that told something."""
+    """Series with samples."""
 
 
-def read_pods(state: KubeState, tell: Callable[[str], None]) -> SeenPods:
-    """The pods of a period; `tell` hears of each slice. Raises PrometheusError."""
+def read_pods(state: KubeState, on_step: Callable[[str], None]) -> SeenPods:
+    """Read the pods of a period; `on_step` is called for each slice. Raises PrometheusError."""
     pods: dict[str, SeenPod] = {}
     series: set[str] = set()
-    for part, told in by_slice(state.period, lambda part: _ask(state, part)):
-        tell(part.day)
-        series |= {name for name, samples in told.items() if samples}
-        _note_info(pods, state, told.pop(POD_INFO))
-        for name, samples in told.items():
+    for part, samples_of in by_slice(state.period, lambda part: _ask(state, part)):
+        on_step(part.day)
+        series |= {name for name, samples in samples_of.items() if samples}
+        _note_info(pods, state, samples_of.pop(POD_INFO))
+        for name, samples in samples_of.items():
             for labels, value in samples:
                 if pod := pods.get(labels.get("uid", "")):
                     _note(pod, name, state, labels, value)
@@ -78,7 +78,7 @@ def read_pods(state: KubeState, tell: Callable[[str], None]) -> SeenPods:
 
 
 def _ask(state: KubeState, part: Slice) -> dict[str, list[Sample]]:
-    """What the series told of pods in a slice, by their names; a key of our own is not the name of any."""
+    """Query the pods' series in a slice; returns samples by series."""
     uid = ["uid"]
     ended = state.series(POD_PHASE, 'phase=~"Succeeded|Failed"') + " == 1"
     per_container = f"max by (uid, {state.own('container')}, resource) ({state.over(REQUESTS, part, RESOURCES)})"
@@ -101,7 +101,7 @@ def _note_info(pods: dict[str, SeenPod], state: KubeState, samples: Iterable[Sam
         info = {name: value for name in _INFO if (value := labels.get(state.own(name), ""))}
         uid = labels.get("uid", "")
         if uid and info.get("created_by_kind") not in _NOT_SUBMITTED:
-            pods.setdefault(uid, SeenPod()).info.update(info)  # it has no node until it gets one
+            pods.setdefault(uid, SeenPod()).info.update(info)  # without the node until it is bound
 
 
 def _note(pod: SeenPod, name: str, state: KubeState, labels: Labels, value: float) -> None:
@@ -113,8 +113,8 @@ def _note(pod: SeenPod, name: str, state: KubeState, labels: Labels, value: floa
         pod.ended_by_s = min(pod.ended_by_s, value)
     elif name in _TEXTS:
         prefix, keys = _TEXTS[name]
-        said = {key: labels[told] for key, told in state.present(prefix, keys).items() if labels.get(told)}
-        pod.said.setdefault(name, {}).update(said)
+        texts = {key: labels[label] for key, label in state.present(prefix, keys).items() if labels.get(label)}
+        pod.said.setdefault(name, {}).update(texts)
     else:
         resource = labels.get("resource", "")
         pod.requests[resource] = max(pod.requests.get(resource, 0.0), value)

@@ -1,4 +1,4 @@
-"""Pods and nodes that were seen, as the columns of a history."""
+"""Observed pods and nodes as columns of a history."""
 
 import math
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ from model.workloads.prometheus.pod_requests import asked, gang_name
 from model.workloads.prometheus.pods import SeenPod, SeenPods
 
 UNKNOWN: Final = "GPU"
-"""The model of all GPUs of which none is told."""
+"""Model of GPUs whose model is not known."""
 _GANG_WITHIN_S: Final = 600.0
-"""Between the submissions of two pods of a gang: a job that comes again under its name comes later."""
+"""Largest gap between submissions within a gang: after it, the same name is a new run."""
 
 
 def node_table(seen: SeenNodes, period: Period) -> dict[str, Column]:
-    """A row for each time that a node came to be as it was."""
+    """Return a row for each state of each node."""
     rows = []
     for node, spans in sorted(seen.spans.items()):
         model = canonical_name(seen.products.get(node, ""))
@@ -49,14 +49,14 @@ def node_table(seen: SeenNodes, period: Period) -> dict[str, Column]:
 
 
 def pod_table(seen: SeenPods, nodes: SeenNodes, period: Period) -> dict[str, Column]:
-    """A row for each pod, by time of submission; those that had ended before the period are left out."""
+    """Return a row for each pod by submission time; pods that ended before the period are left out."""
     models = [describe_model(product, {}) for product in sorted(set(nodes.products.values()))]
     most_memory_mib = max((PRODUCT_MEMORY_MIB.get(model.name, 0) for model in models), default=0)
     most_memory_mib = max(most_memory_mib, *nodes.memory_mib.values(), 0)
     rows = []
     for uid, pod in seen.pods.items():
         started_s = pod.times.get(POD_SCHEDULED) or pod.times.get(POD_START) or math.nan
-        ended_s = _ended_s(pod, period, told=POD_PHASE in seen.series)
+        ended_s = _ended_s(pod, period, has_phases=POD_PHASE in seen.series)
         submitted_s = pod.times.get(POD_CREATED, 0.0)
         if not submitted_s or ended_s < period.since_s:
             continue
@@ -84,24 +84,24 @@ def _owner(info: Mapping[str, str]) -> str:
     return owner_name(info.get("namespace", ""), kind, name)
 
 
-def _ended_s(pod: SeenPod, period: Period, *, told: bool) -> float:
-    """When a pod ended, nan where it had not; `told`: whether phases are.
+def _ended_s(pod: SeenPod, period: Period, *, has_phases: bool) -> float:
+    """Return the end of a pod, nan if it had not ended.
 
-    A completion is the last end of any container, which may have started again: it is the pod's if its phase says so,
-    or if it was gone right after.
+    The completion time is the last end of any container, which may have restarted: it is the pod's end only if the
+    phase agrees, or if the pod disappeared right after.
     """
     completed_s = pod.times.get(POD_COMPLETION, math.nan)
     seen_s = pod.last_seen_s or max(pod.times.values(), default=0.0)
     if pod.ended_by_s < math.inf:
         return completed_s if completed_s <= pod.ended_by_s else pod.ended_by_s
-    gone = not _close(period, seen_s, period.until_s)
-    if completed_s > 0 and (not told or (gone and completed_s >= seen_s - period.step_s)):
+    disappeared = not _close(period, seen_s, period.until_s)
+    if completed_s > 0 and (not has_phases or (disappeared and completed_s >= seen_s - period.step_s)):
         return completed_s
-    return seen_s if gone else math.nan
+    return seen_s if disappeared else math.nan
 
 
 def _until_s(until_s: float, later_s: float | None, period: Period) -> float:
-    """When a node stopped to be as it was: at once where it is something else then, nan while it is so."""
+    """Return the end of a node's state: the start of the next state if close, nan if it lasts to the end."""
     if later_s is not None:
         return later_s if _close(period, until_s, later_s) else until_s
     return math.nan if _close(period, until_s, period.until_s) else until_s
@@ -112,15 +112,15 @@ def _close(period: Period, from_s: float, until_s: float) -> bool:
 
 
 def _part_gangs(rows: list[dict[str, Any]]) -> None:
-    """Give gangs that come again a name for each time; rows are by time of submission."""
+    """Number the runs of gangs whose names recur; rows are sorted by submission time."""
     last_s: dict[str, float] = {}
-    times: dict[str, int] = {}
+    run_number: dict[str, int] = {}
     for row in rows:
         if gang := row["gang"]:
             if row["submitted_s"] - last_s.get(gang, row["submitted_s"]) > _GANG_WITHIN_S:
-                times[gang] = times.get(gang, 1) + 1
+                run_number[gang] = run_number.get(gang, 1) + 1
             last_s[gang] = row["submitted_s"]
-            row["gang"] = f"{gang}#{times[gang]}" if gang in times else gang
+            row["gang"] = f"{gang}#{run_number[gang]}" if gang in run_number else gang
 
 
 def _columns(kinds: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Column]:

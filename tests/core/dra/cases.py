@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from random import Random
 
 from extender.core.dra.asks import (
-    ClaimAsk,
+    ClaimSpec,
     Constraint,
-    DeviceAsk,
-    DevicesAsked,
-    RequestAsk,
+    DeviceClaims,
+    DeviceSpec,
+    RequestSpec,
     Selector,
     SelectorFault,
     Toleration,
@@ -34,7 +34,7 @@ def selector(name: str, value: str | int | bool) -> Selector:
     return Selector(f"{name} == {value!r}", matches, frozenset({name}))
 
 
-def random_case(rng: Random) -> tuple[NodeDevices, DevicesAsked]:
+def random_case(rng: Random) -> tuple[NodeDevices, DeviceClaims]:
     """A node, some of its devices taken, and what a pod asks."""
     counters: list[Amount] = []
     devices: list[Device] = []
@@ -92,7 +92,7 @@ def _gpu(rng: Random, pool: str, first: int, counters: list[Amount]) -> list[Dev
     return devices
 
 
-def _asked(rng: Random, faults: bool = True, admin: bool = True) -> DevicesAsked:
+def _asked(rng: Random, faults: bool = True, admin: bool = True) -> DeviceClaims:
     claims = []
     for _ in range(rng.choice((1, 1, 2))):
         requests = [_request(rng, f"r{number}", faults, admin) for number in range(rng.randint(1, 3))]
@@ -106,24 +106,24 @@ def _asked(rng: Random, faults: bool = True, admin: bool = True) -> DevicesAsked
             )
             for _ in range(rng.choice((0, 0, 1, 2)))
         )
-        claims.append(ClaimAsk(tuple(requests), constraints))
-    return DevicesAsked(tuple(claims))
+        claims.append(ClaimSpec(tuple(requests), constraints))
+    return DeviceClaims(tuple(claims))
 
 
-def _request(rng: Random, name: str, faults: bool, admin: bool) -> RequestAsk:
+def _request(rng: Random, name: str, faults: bool, admin: bool) -> RequestSpec:
     if rng.random() < 0.3:
         alternatives = [_ask(rng, f"{name}/{number}", faults, False) for number in range(rng.randint(1, 3))]
     else:
         alternatives = [_ask(rng, name, faults, admin)]
-    return RequestAsk(name, tuple(alternatives))
+    return RequestSpec(name, tuple(alternatives))
 
 
-def _ask(rng: Random, name: str, faults: bool, admin: bool) -> DeviceAsk:
+def _ask(rng: Random, name: str, faults: bool, admin: bool) -> DeviceSpec:
     tests = [selector(NUMBER, rng.randint(0, 2)), selector(COLOUR, rng.choice(("red", "blue")))]
     selectors = tuple(rng.sample(tests, rng.choice((0, 0, 1, 2))))
     if not faults or rng.random() < 0.9:
         selectors = tuple(_sound(item) for item in selectors)
-    return DeviceAsk(
+    return DeviceSpec(
         name,
         selectors,
         count=rng.choice((1, 1, 1, 2, 3, 0)),

@@ -1,159 +1,122 @@
-"""What the room that is left on a GPU is worth, and where partitions go for it: an A100 of 40 GB with MIG."""
+"""What the room left on a GPU is worth, and where partitions go for it: an A100 of 40 GB with MIG."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
-
 from extender.core.dra.allocator import _LINK, Allocation, Allocations, _allocate
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
-from extender.core.dra.devices import Capacity, Device, DeviceId, Inventory, NodeDevices, Taking
-from extender.core.dra.packing import GPU, Weights, _most_at_once, _worth_of_parts, room_of, worth_of
+from extender.core.dra.asks import DeviceClaims, DeviceSpec
+from extender.core.dra.devices import Capacity, NodeDevices, Taking
+from extender.core.dra.packing import GPU, Room, Weights, _most_at_once, _worth_of_parts, room_of, worth_of
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import DRIVER, a100_node, partition
+from tests.core.fit.claims import ask, asked, device, gpus, having
 
 FREE = (1,) * 8 + (98,)
 """An A100's memory slices and multiprocessors."""
+AFTER_FIRST, AFTER_LAST = (0, 1, 1, 1, 1, 1, 1, 1, 84), (1, 1, 1, 1, 1, 1, 0, 1, 84)
+"""The same with slice 0 or 6 taken."""
 
 
-def asking(*asks: DeviceAsk) -> DevicesAsked:
-    """One claim, of which each request has no alternatives."""
-    return DevicesAsked((ClaimAsk(tuple(RequestAsk(ask.name, (ask,)) for ask in asks)),))
-
-
-def mig(profile: str, count: int = 1) -> DeviceAsk:
+def mig(profile: str, count: int = 1) -> DeviceSpec:
     """Partitions of a profile."""
-    return DeviceAsk(profile, (selector(f"{DRIVER}/type", "mig"), selector(f"{DRIVER}/profile", profile)), count)
+    return ask(selector(f"{DRIVER}/type", "mig"), selector(f"{DRIVER}/profile", profile), count=count)
 
 
-def given(allocation: Allocation | None, devices: NodeDevices) -> list[str]:
-    """The names of the devices given, without the node's."""
+def allocate(devices: NodeDevices, wanted: DeviceClaims) -> Allocation:
+    allocation = _allocate(devices, wanted)
     assert allocation is not None
+    return allocation
+
+
+def names(devices: NodeDevices, allocation: Allocation) -> list[str]:
     return [devices.inventory.devices[item.taking.device].id.device for claim in allocation.claims for item in claim]
 
 
-def test_worth_is_the_square_of_the_share_of_each_kind_that_can_still_be_had() -> None:
+def given(devices: NodeDevices, request: DeviceSpec) -> list[str]:
+    """Names of the devices for a request."""
+    return names(devices, allocate(devices, asked(request)))
+
+
+def room(weights: Weights) -> Room:
+    """All of an A100's room."""
     inventory = a100_node("node", 1)
-    (room,) = [room_of(inventory.devices, tuple(device.consumes for device in inventory.devices), FREE, GPU, Weights())]
-    assert [(kind.name, kind.most) for kind in room.kinds] == [
-        ("1000m/40960Mi", 1),
-        ("1g.5gb", 7),
-        ("1g.10gb", 4),
-        ("2g.10gb", 3),
-        ("3g.20gb", 2),
-        ("4g.20gb", 1),
-        ("7g.40gb", 1),
+    (found,) = [room_of(inventory.devices, tuple(device.consumes for device in inventory.devices), FREE, GPU, weights)]
+    return found
+
+
+def test_worth_is_the_squared_mean_fraction_of_each_kind_still_possible() -> None:
+    of_all = room(Weights())
+    assert [(kind.name, kind.most) for kind in of_all.kinds] == [
+        *(("1000m/40960Mi", 1), ("1g.5gb", 7), ("1g.10gb", 4), ("2g.10gb", 3)),
+        *(("3g.20gb", 2), ("4g.20gb", 1), ("7g.40gb", 1)),
     ]
-    assert worth_of(room, 0, FREE) == GPU
-    # Slice 6 gone with 14 multiprocessors: 6 of 7 1g.5gb, 3 of 4 1g.10gb, 3 of 3 2g.10gb, 1 of 2 3g.20gb, the
-    # 4g.20gb, neither the whole nor the 7g.40gb.
-    after_last = (1, 1, 1, 1, 1, 1, 0, 1, 84)
-    assert worth_of(room, 1 << 7, after_last) == round(GPU * ((6 / 7 + 3 / 4 + 1 + 1 / 2 + 1) / 7) ** 2)
-    # Slice 0 gone: 2g.10gb can be had twice, the 4g.20gb not at all.
-    after_first = (0, 1, 1, 1, 1, 1, 1, 1, 84)
-    assert worth_of(room, 1 << 1, after_first) == round(GPU * ((6 / 7 + 3 / 4 + 2 / 3 + 1 / 2) / 7) ** 2)
-    assert worth_of(room, (1 << 19) - 1, (0,) * 9) == 0
+    for taken, left, parts in (
+        (0, FREE, 7),
+        (1 << 7, AFTER_LAST, 6 / 7 + 3 / 4 + 1 + 1 / 2 + 1),  # neither the whole nor the 7g.40gb
+        (1 << 1, AFTER_FIRST, 6 / 7 + 3 / 4 + 2 / 3 + 1 / 2),  # nor the 4g.20gb
+        ((1 << 19) - 1, (0,) * 9, 0),
+    ):
+        assert worth_of(of_all, taken, left) == round(GPU * (parts / 7) ** 2)
+    of_4g = room(Weights({"4g.20gb": 3.0}, default=0.0))
+    assert worth_of(of_4g, 0, (1, 1, 1, 1, 0, 0, 0, 0, 56)) == GPU
+    assert worth_of(of_4g, 0, AFTER_FIRST) == 0
 
 
-def test_the_weight_of_a_kind_is_that_of_its_room() -> None:
-    inventory = a100_node("node", 1)
-    consumes = tuple(device.consumes for device in inventory.devices)
-    room = room_of(inventory.devices, consumes, FREE, GPU, Weights({"4g.20gb": 3.0}, default=0.0))
-    assert worth_of(room, 0, (1, 1, 1, 1, 0, 0, 0, 0, 56)) == GPU
-    assert worth_of(room, 0, (0, 1, 1, 1, 1, 1, 1, 1, 84)) == 0
-
-
-@pytest.mark.parametrize(
-    ("profile", "places"),
-    [
-        ("1g.5gb", ["1g-5gb-6"]),  # any other one spoils a place for 2g.10gb, or that for 4g.20gb
-        ("1g.10gb", ["1g-10gb-6"]),
-        ("3g.20gb", ["3g-20gb-4"]),  # leaves 4g.20gb
-    ],
-)
-def test_a_partition_goes_where_it_spoils_least_of_a_free_gpu(profile: str, places: list[str]) -> None:
-    devices = NodeDevices.of(a100_node("node", 1))
-    assert given(_allocate(devices, asking(mig(profile))), devices) == [f"gpu-0-mig-{place}" for place in places]
-
-
-def test_a_partition_goes_to_the_gpu_that_is_in_use() -> None:
+def test_a_partition_goes_where_it_spoils_least() -> None:
+    one = NodeDevices.of(a100_node("node", 1))
+    # Any other 1g spoils a place for 2g.10gb or 4g.20gb.
+    for profile, place in (("1g.5gb", "1g-5gb-6"), ("1g.10gb", "1g-10gb-6"), ("3g.20gb", "3g-20gb-4")):
+        assert given(one, mig(profile)) == [f"gpu-0-mig-{place}"]
     inventory = a100_node("node", 2)
-    devices = NodeDevices.of(inventory, [Taking(partition(inventory, 1, "1g.5gb", 6))])
-    allocation = _allocate(devices, asking(mig("1g.5gb")))
-    assert allocation is not None
-    assert given(allocation, devices) == ["gpu-1-mig-1g-5gb-4"]
-    elsewhere = _allocate(NodeDevices.of(a100_node("other", 2)), asking(mig("1g.5gb")))
-    assert elsewhere is not None
-    assert allocation.loss < elsewhere.loss
-
-
-def test_who_only_looks_at_a_partition_costs_nothing() -> None:
-    devices = NodeDevices.of(a100_node("node", 1))
-    allocation = _allocate(devices, asking(replace(mig("1g.5gb"), admin=True)))
-    assert allocation is not None
-    assert allocation.loss == 0
-    assert not allocation.takings
+    used = NodeDevices.of(inventory, [Taking(partition(inventory, 1, "1g.5gb", 6))])
+    assert given(used, mig("1g.5gb")) == ["gpu-1-mig-1g-5gb-4"]  # on the GPU in use
+    elsewhere = NodeDevices.of(a100_node("other", 2))
+    small = asked(mig("1g.5gb"))
+    assert allocate(used, small).loss < allocate(elsewhere, small).loss
+    # Admin access costs nothing.
+    look = allocate(one, asked(replace(mig("1g.5gb"), admin=True)))
+    assert (look.loss, look.takings) == (0, ())
+    # With value for 3g.20gb alone slices 0 and 6 are equal: the first wins.
+    allocation = Allocations(Weights({"3g.20gb": 1.0}, default=0.0)).best(one, small)
+    assert isinstance(allocation, Allocation)
+    assert names(one, allocation) == ["gpu-0-mig-1g-5gb-0"]
 
 
 def test_sixteen_partitions_fill_whole_gpus() -> None:
-    """Seven have room on an A100: two GPUs are filled, and two partitions are on a third one."""
-    devices = NodeDevices.of(a100_node("node", 8))
-    names = given(_allocate(devices, asking(mig("1g.5gb", 16))), devices)
-    per_gpu = [sum(name.startswith(f"gpu-{gpu}-") for name in names) for gpu in range(8)]
+    """Seven fit on an A100."""
+    found = given(NodeDevices.of(a100_node("node", 8)), mig("1g.5gb", 16))
+    per_gpu = [sum(name.startswith(f"gpu-{gpu}-") for name in found) for gpu in range(8)]
     assert sorted(per_gpu, reverse=True) == [7, 7, 2, 0, 0, 0, 0, 0]
 
 
-def test_whole_gpus_are_together_on_a_pcie_root() -> None:
-    """GPU 0 of the first root is taken: the first two of the others on one root are better than GPUs 1 and 2."""
-    inventory = a100_node("node", 8, mig=False)
-    devices = NodeDevices.of(inventory, [Taking(0)])
-    whole = DeviceAsk("gpus", (selector(f"{DRIVER}/type", "gpu"),), 2)
-    assert given(_allocate(devices, asking(whole)), devices) == ["gpu-2", "gpu-3"]
+def test_whole_gpus_share_a_pcie_root_and_leave_whole_roots() -> None:
+    def of_roots(roots: str, order: Sequence[int], *taken: int) -> NodeDevices:
+        every = [
+            device(f"gpu-{index}", attributes={_LINK: root}, gpu=index, milli=1000, mib=8)
+            for index, root in enumerate(roots)
+        ]
+        return having(*(every[index] for index in order), taken=[Taking(index) for index in taken])
+
+    pair = ask(count=2)
+    for devices, request, right in (
+        (gpus(8, 0), pair, ["gpu-2", "gpu-3"]),  # rather than 1 and 2
+        (gpus(6, 0, 2), pair, ["gpu-4", "gpu-5"]),
+        (gpus(6, 0, 2), ask(), ["gpu-1"]),
+        (of_roots("aaabb", range(5), 0), pair, ["gpu-1", "gpu-2"]),  # the first of equals
+        (of_roots("aaabb", (0, 3, 1, 4, 2)), pair, ["gpu-3", "gpu-4"]),  # the root with fewest GPUs
+    ):
+        assert given(devices, request) == right
 
 
-def test_two_gpus_leave_the_roots_that_are_whole() -> None:
-    """One each of roots 0 and 1 is taken, root 2 is free: a pair goes there; a single one to a broken root."""
-    inventory = a100_node("node", 6, mig=False)
-    devices = NodeDevices.of(inventory, [Taking(0), Taking(2)])
-    pair = DeviceAsk("gpus", (), 2)
-    assert given(_allocate(devices, asking(pair)), devices) == ["gpu-4", "gpu-5"]
-    assert given(_allocate(devices, asking(DeviceAsk("gpu"))), devices) == ["gpu-1"]
-
-
-def test_of_two_roots_that_is_taken_that_has_least_besides() -> None:
-    roots = ("a", "a", "a", "b", "b")
-    gpus = [
-        Device(DeviceId(DRIVER, "node", f"gpu-{index}"), {_LINK: root}, gpu=index, milli=1000, mib=8)
-        for index, root in enumerate(roots)
-    ]
-    devices = NodeDevices.of(Inventory(tuple(gpus)), [Taking(0)])
-    assert given(_allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-1", "gpu-2"]  # the first
-    devices = NodeDevices.of(Inventory(tuple(gpus[index] for index in (0, 3, 1, 4, 2))))
-    assert given(_allocate(devices, asking(DeviceAsk("gpus", (), 2))), devices) == ["gpu-3", "gpu-4"]
-
-
-def test_the_smaller_gpu_is_given_where_both_do() -> None:
+def test_the_smaller_gpu_and_the_shared_device_are_given() -> None:
     sizes = (80_000, 40_000)
-    devices = NodeDevices.of(
-        Inventory(
-            tuple(
-                Device(DeviceId(DRIVER, "node", f"gpu-{index}"), gpu=index, milli=1000, mib=mib)
-                for index, mib in enumerate(sizes)
-            )
-        )
-    )
-    allocation = _allocate(devices, asking(DeviceAsk("gpu")))
-    assert given(allocation, devices) == ["gpu-1"]
-    assert allocation is not None
-    assert allocation.loss == 0
-    larger = _allocate(devices.taking(allocation.takings), asking(DeviceAsk("gpu")))
-    assert larger is not None
-    assert larger.loss == 0.5  # a whole one is given who could do with half of it
-
-
-def test_shares_go_to_the_device_that_is_shared_already() -> None:
-    shared = [
-        Device(
-            DeviceId(DRIVER, "node", f"gpu-{index}"),
+    devices = having(*(device(f"gpu-{index}", gpu=index, milli=1000, mib=mib) for index, mib in enumerate(sizes)))
+    smaller = allocate(devices, asked(ask()))
+    assert (names(devices, smaller), smaller.loss) == (["gpu-1"], 0)
+    assert allocate(devices.taking(smaller.takings), asked(ask())).loss == 0.5  # half of the GPU would do
+    shareable = (
+        device(
+            f"gpu-{index}",
             capacity={"memory": Capacity(8, 2, valid_range=(1, None, None))},
             shareable=True,
             gpu=index,
@@ -161,34 +124,22 @@ def test_shares_go_to_the_device_that_is_shared_already() -> None:
             mib=8,
         )
         for index in range(2)
-    ]
-    devices = NodeDevices.of(Inventory(tuple(shared)), [Taking(1, (("memory", 4),))])
-    share = DeviceAsk("share", capacity=(("memory", 2),))
-    assert given(_allocate(devices, asking(share)), devices) == ["gpu-1"]
+    )
+    shared = having(*shareable, taken=[Taking(1, (("memory", 4),))])
+    assert given(shared, ask(capacity=(("memory", 2),))) == ["gpu-1"]
 
 
-@pytest.mark.parametrize(
-    ("used", "worth"),
-    [
+def test_a_shared_device_is_worth_its_halves_quarters_and_eighths() -> None:
+    shared = device("gpu", capacity={"memory": Capacity(8)}, shareable=True)
+    for used, worth in (
         (0, GPU),
         (2, GPU * (0 + 2 + 3 + 3) / 16),  # of 8: no whole, 1 half, 3 quarters, 6 eighths
         (4, GPU * (0 + 1 / 2 + 1 / 2 + 1 / 2) / 4),
         (8, 0),
-    ],
-)
-def test_a_shared_device_is_worth_its_halves_quarters_and_eighths(used: int, worth: float) -> None:
-    device = Device(DeviceId(DRIVER, "node", "gpu"), capacity={"memory": Capacity(8)}, shareable=True)
-    assert _worth_of_parts(GPU, {"memory": used}, device) == worth
+    ):
+        assert _worth_of_parts(GPU, {"memory": used}, shared) == worth
 
 
 def test_the_most_at_once_is_found_where_taking_the_first_is_wrong() -> None:
-    """The first takes both counters, of which the others take one each."""
+    """The first takes both counters, the others one each."""
     assert _most_at_once((((0, 1), (1, 1)), ((0, 1),), ((1, 1),)), (0, 1, 2), (1, 1)) == 2
-
-
-def test_weights_are_those_of_the_allocations_that_were_made_with_them() -> None:
-    """Who only values 3g.20gb puts 1g.5gb into slices 0 to 3, which leaves one: so does slice 6, but 0 is first."""
-    devices = NodeDevices.of(a100_node("node", 1))
-    allocation = Allocations(Weights({"3g.20gb": 1.0}, default=0.0)).best(devices, asking(mig("1g.5gb")))
-    assert isinstance(allocation, Allocation)
-    assert given(allocation, devices) == ["gpu-0-mig-1g-5gb-0"]

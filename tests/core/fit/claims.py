@@ -1,17 +1,16 @@
-"""Clusters of nodes whose devices Kerf gives to ResourceClaims."""
+"""Clusters of nodes whose devices Kerf allocates to ResourceClaims."""
 
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
-from extender.core.dra.asks import ClaimAsk, Constraint, DeviceAsk, DevicesAsked, RequestAsk, Selector
+from extender.core.dra.asks import ClaimSpec, Constraint, DeviceClaims, DeviceSpec, RequestSpec, Selector
 from extender.core.dra.devices import Device, DeviceId, Inventory, NodeDevices, Taking
 from extender.core.resources.nodes import GpuUnit
 from extender.ledger.arrays import ClusterArrays
-from tests.core.builders import NodeState, arrays_of, node
+from tests.core.builders import A100_40, NodeState, arrays_of, node
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import DRIVER, a100_node
 
-A100 = ("NVIDIA-A100-SXM4-40GB", 40960)
 ROOT = "resource.kubernetes.io/pcieRoot"
 OF_TYPE, OF_H200, OF_A100 = (
     selector(f"{DRIVER}/{name}", value)
@@ -20,43 +19,42 @@ OF_TYPE, OF_H200, OF_A100 = (
 
 
 def device(name: str, *, gpu: int = -1, milli: int = 0, mib: int = 0, **options: object) -> Device:
-    """A device of a pool of its driver's."""
+    """A device in a pool of its driver."""
     return Device(DeviceId(DRIVER, "p", name), gpu=gpu, milli=milli, mib=mib, **options)  # type: ignore[arg-type]
 
 
 def having(*devices: Device, taken: Sequence[Taking] = ()) -> NodeDevices:
-    """The devices of a node, of which so much is taken."""
+    """The devices of a node, some of them taken."""
     return NodeDevices.of(Inventory(devices), taken)
 
 
 def gpus(number: int, *taken: int, name: str = "n") -> NodeDevices:
-    """So many A100s, two on each PCIe root, of which some are taken."""
+    """A100s, two on each PCIe root, some of them taken."""
     return NodeDevices.of(a100_node(name, number, mig=False), [Taking(index) for index in taken])
 
 
-def ask(*selectors: Selector, count: int = 1, name: str = "gpu", **options: object) -> DeviceAsk:
+def ask(*selectors: Selector, count: int = 1, name: str = "gpu", **options: object) -> DeviceSpec:
     """A request for devices."""
-    return DeviceAsk(name, selectors, count, **options)  # type: ignore[arg-type]
+    return DeviceSpec(name, selectors, count, **options)  # type: ignore[arg-type]
 
 
-def unheard_of() -> str:
-    """A name of a request by which nothing was asked before: of what was, the answers are remembered."""
+def new_name() -> str:
+    """A request name that was never used, so that no result is cached."""
     return f"gpu-{uuid4()}"
 
 
-def claim(*asks: DeviceAsk, constraints: tuple[Constraint, ...] = ()) -> ClaimAsk:
-    """A claim of these requests."""
-    return ClaimAsk(tuple(RequestAsk(one.name, (one,)) for one in asks), constraints)
+def claim(*asks: DeviceSpec, constraints: tuple[Constraint, ...] = ()) -> ClaimSpec:
+    """A claim of these requests, without alternatives."""
+    return ClaimSpec(tuple(RequestSpec(one.name, (one,)) for one in asks), constraints)
 
 
-def asked(*asks: DeviceAsk, constraints: tuple[Constraint, ...] = ()) -> DevicesAsked:
-    """What one claim asks."""
-    return DevicesAsked((claim(*asks, constraints=constraints),))
+def asked(*asks: DeviceSpec, constraints: tuple[Constraint, ...] = ()) -> DeviceClaims:
+    """A single such claim."""
+    return DeviceClaims((claim(*asks, constraints=constraints),))
 
 
 def owned(nodes: Mapping[str, NodeDevices | None], **options: object) -> ClusterArrays:
-    """A cluster of nodes whose A100s are gone as far as their devices are taken; None: of such a node Kerf allocates
-    none."""
+    """A cluster of A100s, booked as far as their devices are taken; None: Kerf allocates no devices of the node."""
     states = {name: _state(devices, **options) for name, devices in nodes.items()}
     arrays = arrays_of(states)
     for row, devices in enumerate(nodes.values()):
@@ -74,4 +72,4 @@ def _state(devices: NodeDevices | None, **options: object) -> NodeState:
             milli, mib = used.get(one.gpu, (0, 0))
             used[one.gpu] = milli + one.milli, mib + one.mib
     number = max(of_gpus, default=-1) + 1
-    return node(*[A100] * number, used=used, unit=GpuUnit.OWNED, **options)  # type: ignore[arg-type]
+    return node(*[A100_40] * number, used=used, unit=GpuUnit.OWNED, **options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The table of checks: the row that refuses a node is the row that explains it, and what it relaxes gets past it."""
+"""The table of checks: the check that rejects a node explains it, and its relaxation passes it."""
 
 from dataclasses import replace
 
@@ -8,30 +8,37 @@ from hypothesis import given, settings
 
 from extender.core.clusters import Cluster
 from extender.core.fit import fits
-from extender.core.fit.checks import BUILT_IN, TABLE, Change, Check, _Table
-from extender.core.fit.fits import fit
-from extender.core.fit.reasons import Reason
+from extender.core.fit.checks import (
+    BUILT_IN,
+    TABLE,
+    Change,
+    Check,
+    _counted,
+    _do,
+    _each,
+    _found,
+    _needs,
+    _of_memory,
+    _Table,
+    _words,
+    could_fit,
+    resolvable,
+)
+from extender.core.fit.device_fits import DeviceFitting, SearchResult
+from extender.core.fit.reasons import Kind, Reason, Remedy
 from extender.core.fit.relaxations import _numbers, obstacles
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.explain.sentences.nearest import nearest_of
-from tests.core.builders import NodeState, all_rows, cluster_of, node, pattern
+from tests.core.builders import T4, NodeState, all_rows, cluster_of, node, pattern, verdict
+from tests.core.fit.claims import ask, asked, owned
 from tests.core.fit.test_fits import node_states, requests
 
-T4 = ("Tesla-T4", 15360)
 NAMELESS, UNMEASURED = ("", 15360), ("Tesla-T4", 0)
-SHARE = GpuRequest(1, AskedUnit.WHOLE, milli=500)
-
-
-def refused(state: NodeState, request: GpuRequest) -> tuple[Cluster, int, int]:
-    """A cluster of one node, the code of the check that it fails, and the number with that."""
-    cluster = cluster_of({"n": state})
-    checked = fit(cluster, request, all_rows(cluster))
-    return cluster, int(checked.reason[0]), int(checked.available[0])
+SHARE, TWO_SHARES = GpuRequest(1, AskedUnit.WHOLE, milli=500), GpuRequest(2, AskedUnit.WHOLE, 4096, milli=500)
 
 
 def smaller(check: Check, cluster: Cluster, request: GpuRequest, number: int) -> GpuRequest | None:
-    """What a row of the table would have asked instead, None where no less of that would do; fewer GPUs for as much
-    memory in total ask more of each."""
+    """The request that a check relaxes to, None for none; fewer GPUs with the same total memory ask more of each."""
     if check.change == Change.COUNT and request.memory_total_mib:
         return None
     if relaxed := check.relaxed(request):
@@ -44,100 +51,127 @@ def smaller(check: Check, cluster: Cluster, request: GpuRequest, number: int) ->
 
 @settings(max_examples=10 * settings().max_examples)
 @given(node_states(), requests())
-def test_the_row_that_refuses_explains_and_what_it_relaxes_gets_past_it(state: NodeState, request: GpuRequest) -> None:
-    cluster, code, number = refused(state, request)
-    rows, check = all_rows(cluster), TABLE[code]
+def test_the_check_that_rejects_explains_and_its_relaxation_passes_it(state: NodeState, request: GpuRequest) -> None:
+    code, number = verdict(state, request)
+    cluster, check = cluster_of({"n": state}), TABLE[code]
+    rows = all_rows(cluster)
     found = nearest_of(cluster, request, None, rows)
     assert found.fits == (code == Reason.FITS)
     if code == Reason.FITS:
         return
-    _, of_one, _ = refused(state, replace(request, count=1, memory_total_mib=min(request.memory_total_mib, 1)))
+    of_one, _ = verdict(state, replace(request, count=1, memory_total_mib=min(request.memory_total_mib, 1)))
     if found.missing:
         assert check.missing is not None
     else:
         assert found.reason in {code, of_one} - {Reason.FITS}
         assert found.reason >= code
-    fitting, lost = fits.lost(cluster, request, rows)
+    fitting, lost = fits.exclusion_codes(cluster, request, rows)
     assert (lost[0] > 0).tolist() == [bool(text) for text in obstacles(cluster, request, rows)[0]]
     if check.of_kind and fitting.num_installed[0] >= fitting.needed:
         assert (lost[lost > 0] <= code).any()
     less = smaller(check, cluster, request, number)
     if less is not None:
-        _, later, _ = refused(state, less)
+        later, _ = verdict(state, less)
         assert later == Reason.FITS or later > code
 
 
-FAIL_BOTH = {
-    (Reason.NO_GPUS, Reason.NOT_THIS_KIND): (node(), GpuRequest(1)),
-    (Reason.NOT_THIS_KIND, Reason.TOO_FEW_INSTALLED): (node(T4), GpuRequest(2, AskedUnit.SHARED)),
-    (Reason.TOO_FEW_INSTALLED, Reason.UNHEALTHY): (node(T4, broken=[0]), GpuRequest(2)),
-    (Reason.UNHEALTHY, Reason.WRONG_UUID): (
-        node(T4, broken=[0], uuids=["GPU-a"]),
-        GpuRequest(1, uuids=frozenset({"GPU-b"})),
-    ),
-    (Reason.WRONG_UUID, Reason.WRONG_MODEL): (
-        node(T4, uuids=["GPU-a"]),
-        GpuRequest(1, include=pattern("a100"), uuids=frozenset({"GPU-b"})),
-    ),
-    (Reason.WRONG_MODEL, Reason.TOO_SMALL): (
-        node(T4),
-        GpuRequest(1, memory_each_mib=40960, include=pattern("a100")),
-    ),
-    (Reason.MODEL_UNKNOWN, Reason.TOO_SMALL): (
-        node(NAMELESS),
-        GpuRequest(1, memory_each_mib=40960, include=pattern("a100")),
-    ),
-    (Reason.TOO_SMALL, Reason.SET_ASIDE): (node(T4, aside=3), GpuRequest(1, memory_each_mib=40960)),
-    (Reason.TOTAL_TOO_SMALL, Reason.SET_ASIDE): (node(T4, aside=3), GpuRequest(1, memory_total_mib=40960)),
-    (Reason.MEMORY_UNKNOWN, Reason.SET_ASIDE): (node(UNMEASURED, aside=3), GpuRequest(1, memory_each_mib=40960)),
-    (Reason.SET_ASIDE, Reason.KEPT_APART): (node(T4, aside=3, picks=True, served=1), SHARE),
-    (Reason.KEPT_APART, Reason.COMPUTE_BUSY): (node(T4, picks=True, served=1, used={0: (600, 0)}), SHARE),
-    (Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY): (
-        node(T4, used={0: (600, 15000)}),
-        GpuRequest(1, AskedUnit.WHOLE, 4096, milli=500),
-    ),
-    (Reason.MEMORY_BUSY, Reason.BUSY): (
-        node(T4, T4, used={0: (100, 15000)}, untracked=1),
-        GpuRequest(2, AskedUnit.WHOLE, 4096, milli=500),
-    ),
-    (Reason.BUSY, Reason.TOTAL_BUSY): (node(T4, T4, untracked=1), GpuRequest(2, memory_total_mib=20000)),
-}
+OF_A100, OF_OTHER_UUID = GpuRequest(1, include=pattern("a100")), GpuRequest(1, uuids=frozenset({"GPU-b"}))
+OF_40_GIB = GpuRequest(1, memory_each_mib=40960)
+FAIL_BOTH = [
+    (Reason.NO_GPUS, Reason.NOT_THIS_KIND, node(), GpuRequest(1)),
+    (Reason.NOT_THIS_KIND, Reason.TOO_FEW_INSTALLED, node(T4), GpuRequest(2, AskedUnit.SHARED)),
+    (Reason.TOO_FEW_INSTALLED, Reason.UNHEALTHY, node(T4, broken=[0]), GpuRequest(2)),
+    (Reason.UNHEALTHY, Reason.WRONG_UUID, node(T4, broken=[0], uuids=["GPU-a"]), OF_OTHER_UUID),
+    (Reason.WRONG_UUID, Reason.WRONG_MODEL, node(T4, uuids=["GPU-a"]), replace(OF_OTHER_UUID, include=pattern("a100"))),
+    (Reason.WRONG_MODEL, Reason.TOO_SMALL, node(T4), replace(OF_A100, memory_each_mib=40960)),
+    (Reason.MODEL_UNKNOWN, Reason.TOO_SMALL, node(NAMELESS), replace(OF_A100, memory_each_mib=40960)),
+    (Reason.TOO_SMALL, Reason.SET_ASIDE, node(T4, aside=3), OF_40_GIB),
+    (Reason.TOTAL_TOO_SMALL, Reason.SET_ASIDE, node(T4, aside=3), GpuRequest(1, memory_total_mib=40960)),
+    (Reason.MEMORY_UNKNOWN, Reason.SET_ASIDE, node(UNMEASURED, aside=3), OF_40_GIB),
+    (Reason.SET_ASIDE, Reason.KEPT_APART, node(T4, aside=3, picks=True, served=1), SHARE),
+    (Reason.KEPT_APART, Reason.COMPUTE_BUSY, node(T4, picks=True, served=1, used={0: (600, 0)}), SHARE),
+    (Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, node(T4, used={0: (600, 15000)}), replace(SHARE, memory_each_mib=4096)),
+    (Reason.MEMORY_BUSY, Reason.BUSY, node(T4, T4, used={0: (100, 15000)}, untracked=1), TWO_SHARES),
+    (Reason.BUSY, Reason.TOTAL_BUSY, node(T4, T4, untracked=1), GpuRequest(2, memory_total_mib=20000)),
+]
 """Nodes that fail two checks, and for which request."""
 
 
-@pytest.mark.parametrize(
-    ("both", "case"), FAIL_BOTH.items(), ids=lambda one: one[0].name if isinstance(one[0], Reason) else ""
-)
-def test_of_two_that_fail_the_earlier_one_tells(
-    both: tuple[Reason, Reason], case: tuple[NodeState, GpuRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the other one where the order is another."""
-    first, second = both
-    assert refused(*case)[1] == first
-    swapped: dict[int, Reason] = {first: second, second: first}
-    table = _Table(replace(check, reason=swapped.get(check.reason, check.reason)) for check in BUILT_IN)
-    monkeypatch.setattr(fits, "TABLE", table)
-    assert table[refused(*case)[1]].name == second.name
+def test_the_earlier_of_two_failing_checks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the other one where their order is swapped."""
+    for first, second, state, request in FAIL_BOTH:
+        assert verdict(state, request)[0] == first
+        swapped: dict[int, Reason] = {first: second, second: first}
+        table = _Table(replace(check, reason=swapped.get(check.reason, check.reason)) for check in BUILT_IN)
+        with monkeypatch.context() as patch:
+            patch.setattr(fits, "TABLE", table)
+            assert table[verdict(state, request)[0]].name == second.name
 
 
-@pytest.mark.parametrize(
-    ("reasons", "nearest"),
-    [
-        pytest.param([Reason.SET_ASIDE, Reason.SET_ASIDE, Reason.BUSY], Reason.BUSY, id="set aside outvotes nothing"),
-        pytest.param([Reason.SET_ASIDE, Reason.TOO_SMALL], Reason.SET_ASIDE, id="set aside is nearer than too small"),
-        pytest.param([Reason.TOTAL_TOO_SMALL, Reason.WRONG_MODEL], Reason.TOTAL_TOO_SMALL, id="the total comes late"),
-        pytest.param([Reason.TOTAL_TOO_SMALL, Reason.KEPT_APART], Reason.KEPT_APART, id="what passes is nearer"),
-        pytest.param([Reason.MODEL_UNKNOWN] * 3 + [Reason.BUSY], Reason.BUSY, id="what is not known is no room"),
-        pytest.param([64] * 3 + [Reason.BUSY], Reason.BUSY, id="a lasting one of another package outvotes nothing"),
-        pytest.param([64, Reason.TOO_SMALL], 64, id="it comes after Kerf's own"),
-    ],
-)
-def test_the_nearest_reason_goes_by_the_order_of_the_checks(reasons: list[int], nearest: int) -> None:
+def test_the_nearest_reason_is_the_latest_or_of_those_that_pass_the_most_frequent() -> None:
     table = _Table([*BUILT_IN, Check(reason=64, name="OTHER", says=lambda request, number: "")])
-    found = np.array(reasons, np.uint8)
-    assert table.nearest(found) == nearest
+    for reasons, nearest in (
+        ([Reason.NO_GPUS, Reason.WRONG_MODEL, Reason.TOO_FEW_INSTALLED], Reason.WRONG_MODEL),
+        ([Reason.TOTAL_TOO_SMALL, Reason.WRONG_MODEL], Reason.TOTAL_TOO_SMALL),
+        ([Reason.SET_ASIDE, Reason.TOO_SMALL], Reason.SET_ASIDE),
+        ([64, Reason.TOO_SMALL], 64),  # another package's
+        ([64] * 3 + [Reason.BUSY], Reason.BUSY),
+        ([Reason.MODEL_UNKNOWN] * 3 + [Reason.BUSY], Reason.BUSY),
+        ([Reason.SET_ASIDE, Reason.SET_ASIDE, Reason.BUSY], Reason.BUSY),
+        ([Reason.TOTAL_TOO_SMALL, Reason.KEPT_APART], Reason.KEPT_APART),
+        ([Reason.KEPT_APART, Reason.KEPT_APART, Reason.BUSY], Reason.KEPT_APART),
+        ([Reason.BUSY, Reason.OCCUPIED, Reason.BUSY], Reason.BUSY),
+    ):
+        assert table.nearest(np.array(reasons, np.uint8)) == nearest
 
 
-def test_two_rows_of_one_code_are_refused() -> None:
+def test_reasons_that_pass_when_pods_end() -> None:
+    by_pods = {Reason.COMPUTE_BUSY, Reason.MEMORY_BUSY, Reason.BUSY, Reason.TOTAL_BUSY, Reason.KEPT_APART}
+    every = np.array([Reason], np.uint8)  # (1, R)
+    assert resolvable(every).tolist() == [[reason in by_pods for reason in Reason]]
+    assert could_fit(every).tolist() == [[reason in by_pods | {Reason.FITS} for reason in Reason]]
+
+
+def test_two_checks_of_one_code_are_refused_and_names_are_those_of_the_codes() -> None:
     with pytest.raises(ValueError, match="same code"):
         _Table([*BUILT_IN, BUILT_IN[3]])
+    assert [reason for reason in Reason if TABLE[reason].name != reason.name] == [Reason.NOT_COUNTED]
+    assert TABLE.names == [reason.name for reason in Reason if reason not in (Reason.FITS, Reason.NOT_COUNTED)]
+
+
+# A check as the recipe in CONTRIBUTING.md makes it
+
+TWO, OF_CLAIM = GpuRequest(2), GpuRequest(1, AskedUnit.CLAIM, devices=asked(ask()))
+
+
+def test_what_a_new_check_says_and_advises() -> None:
+    of_model = "best here: 1 of one model"
+    for says, of_gpus, of_devices in (
+        (_counted("of one model"), of_model, of_model),
+        (_counted("of one model", "no such devices"), of_model, "no such devices"),
+        (_of_memory("free"), "best here: 1 MiB free", "best here: 1 MiB free"),
+        (_words("it rains"), "it rains", "it rains"),
+    ):
+        assert [says(TWO, 1), says(OF_CLAIM, 1)] == [f"needs {TWO}, {of_gpus}", f"needs {OF_CLAIM}, {of_devices}"]
+    needs = _needs(lambda request, number: f"{request.count} and {number}", "none", joint=";")
+    assert [needs(TWO, 1), needs(OF_CLAIM, 1)] == [f"needs {TWO}; 2 and 1", f"needs {OF_CLAIM}; none"]
+    name, shown = "n" * 100, f"{'n' * 77}..."
+    assert list(_do(Kind.POD, "ask {0}")(TWO, name, 1)) == [Remedy(Kind.POD, f"ask {shown}", f"kerf top {name}")]
+    assert list(_do(Kind.WAIT, "{0}", "kerf {0} wait")(TWO, name, 1)) == [Remedy(Kind.WAIT, shown, f"kerf {name} wait")]
+
+
+def test_the_defaults_and_numbers_of_a_new_check() -> None:
+    plain = Check(reason=64, name="OTHER", says=_words(""))
+    assert (plain.name, plain.relaxed(TWO), list(plain.remedies(TWO, "n1", 1))) == ("OTHER", None, [])
+    assert Check(reason=Reason.BUSY, says=_words("")).name == "BUSY"
+    missing = _each(lambda request: request.count)(GpuRequest(3), np.zeros((4, 2), np.int32))
+    assert (missing.tolist(), missing.dtype.type) == ([3] * 4, np.int64)
+    cluster = owned(dict.fromkeys("abcd")).snapshot()
+    fitting = DeviceFitting(cluster, OF_CLAIM, all_rows(cluster))
+    fitting.found = np.array(
+        [SearchResult.ALL, SearchResult.NO_DEVICES, SearchResult.UNDECIDED, SearchResult.TAKEN], np.uint8
+    )
+    for found in SearchResult:
+        failed, number = _found(found)(fitting)
+        assert failed.tolist() == [one == found for one in fitting.found]
+        assert (number.tolist(), number.dtype.type) == ([0] * 4, np.int64)

@@ -5,28 +5,34 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.core.clusters import Cluster
 from extender.core.fit.fits import fit
 from extender.core.fit.reasons import Reason
 from extender.core.resources.gpu_models import GpuModel, ModelPattern
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from tests.core.builders import NodeState, all_rows, choose_gpus, cluster_of, node, pattern
-
-A100, T4, UNKNOWN = ("NVIDIA-A100-SXM4-80GB", 81920), ("Tesla-T4", 15360), ("", 0)
-A100_40 = ("NVIDIA-A100-SXM4-40GB", 40960)
-
+from tests.core.builders import (
+    A100,
+    A100_40,
+    T4,
+    UNKNOWN,
+    NodeState,
+    choose_gpus,
+    cluster_of,
+    fit_all,
+    node,
+    pattern,
+    verdict,
+)
 
 # The oracle: one node, one unit at a time.
 
 
 def accepts(request: GpuRequest, model: GpuModel) -> bool:
-    def matches(wish: ModelPattern) -> bool:
-        return any(wish.compiled.search(name) for name in model.names)
+    def matches(pattern: ModelPattern) -> bool:
+        return any(pattern.compiled.search(name) for name in model.names)
 
     if request.include and not matches(request.include):
         return False
@@ -34,7 +40,7 @@ def accepts(request: GpuRequest, model: GpuModel) -> bool:
 
 
 def most_memory(sizes: Sequence[int], taken_by_others: int, request: GpuRequest) -> tuple[int, int]:
-    """The memory that the request surely gets, and how many units that takes, whichever units the others hold."""
+    """The memory that the request surely gets, and the units that takes, whichever units others hold."""
     if not request.memory_total_mib:
         return 0, request.count
     taken_by_others = min(taken_by_others, len(sizes))
@@ -60,14 +66,14 @@ class Counts:
     of_uuid: int = 0
     of_model: int = 0
     sizes: list[int] = field(default_factory=list)
-    """MiB of each unit of the model and size asked."""
+    """MiB of each unit of the requested model and size."""
     free_sizes: list[int] = field(default_factory=list)
     of_size: list[int] = field(default_factory=list)
-    """Indices of the GPUs of the model and size asked."""
+    """Indices of the GPUs of the requested model and size."""
     nameless: int = 0
-    """Units that would do but for their model, which is unknown."""
+    """Units of unknown model that pass all else."""
     unmeasured: int = 0
-    """Those that would do but for their memory, which is unknown."""
+    """Units of unknown memory that pass all else."""
 
 
 def count_units(state: NodeState, request: GpuRequest) -> Counts:
@@ -136,7 +142,7 @@ def slow_fit(state: NodeState, request: GpuRequest) -> tuple[Reason, int, int]:
 
 
 def slow_busy(state: NodeState, request: GpuRequest, counts: Counts, *, apart: bool) -> tuple[Reason, int, int]:
-    """The same where enough is installed."""
+    """The same, where enough is installed."""
     needed = request.count or 1
     if apart:
         return Reason.KEPT_APART, counts.installed, 0
@@ -166,7 +172,7 @@ def free_of(state: NodeState, index: int) -> tuple[int, int]:
 
 
 def slow_share_fit(state: NodeState, request: GpuRequest, gpus: Sequence[int]) -> tuple[Reason, int, int]:
-    """The same for shares: each on one GPU, whole or partly used."""
+    """The same for shares: each on one GPU, idle or partly used."""
 
     def of_that_rank(values: Sequence[int]) -> int:
         return sorted(values, reverse=True)[request.count - 1] if len(values) >= request.count else 0
@@ -181,7 +187,7 @@ def slow_share_fit(state: NodeState, request: GpuRequest, gpus: Sequence[int]) -
         return Reason.MEMORY_BUSY, most_mib, 0
     room = [index for index in enough if free_of(state, index)[1] >= request.memory_each_mib]
     idle = [index for index in room if index in state.idle]
-    # Each unit of unknown index may hold one of the idle GPUs, and those with room first.
+    # Each unit of unknown index may be on one of the idle GPUs with room.
     available = len(room) - len(idle) + max(len(idle) - state.all_untracked, 0)
     return (Reason.FITS if available >= request.count else Reason.BUSY), available, request.count
 
@@ -249,7 +255,7 @@ def requests(draw: st.DrawFn) -> GpuRequest:
 
 
 def own_uuids(number: int, state: NodeState) -> NodeState:
-    """UUIDs are a node's own: all but the first node's get its number."""
+    """The node with UUIDs that no other node has: all but the first node's get its number."""
     gpus = tuple(
         replace(gpu, uuid=f"{gpu.uuid}{number}" if number and gpu.uuid else gpu.uuid) for gpu in state.offer.gpus
     )
@@ -263,342 +269,171 @@ CLUSTERS = st.lists(node_states(), min_size=1, max_size=6).map(
 
 @settings(max_examples=3 * settings().max_examples)
 @given(CLUSTERS, requests())
-def test_fit_is_what_the_oracle_says(states: dict[str, NodeState], request: GpuRequest) -> None:
+def test_fit_equals_the_oracle_and_the_gpus_chosen_satisfy_everything(
+    states: dict[str, NodeState], request: GpuRequest
+) -> None:
     cluster = cluster_of(states)
-    checked = fit(cluster, request, all_rows(cluster))
+    checked = fit_all(cluster, request)
     for row, state in enumerate(states.values()):
         reason, available, taken = slow_fit(state, request)
         assert (Reason(checked.reason[row]), checked.available[row]) == (reason, available)
         free_units = len(state.idle) * state.offer.units_per_gpu - state.all_untracked
         assert checked.free_units[row] == max(free_units, 0)
+        assert checked.fits[row] == (reason is Reason.FITS)
         if reason is Reason.FITS:
             assert checked.taken_units[row] == taken
-            assert checked.fits[row]
+            check_choice(state, request, choose_gpus(cluster, row, request))
 
 
-@settings(max_examples=3 * settings().max_examples)
-@given(CLUSTERS, requests())
-def test_whenever_it_fits_the_gpus_chosen_satisfy_everything(states: dict[str, NodeState], request: GpuRequest) -> None:
-    cluster = cluster_of(states)
-    checked = fit(cluster, request, all_rows(cluster))
-    for row, state in enumerate(states.values()):
-        if not checked.fits[row]:
-            continue
-        chosen = choose_gpus(cluster, row, request)
-        if state.offer.unit not in (GpuUnit.WHOLE, GpuUnit.PART):
-            assert chosen == ()
-            continue
-        assert chosen is not None
-        assert len(set(chosen)) == len(chosen) == (request.count or len(chosen)) > 0
-        gpus = [state.offer.gpus[index] for index in chosen]
-        if gives_shares(state, request):
-            for index in chosen:
-                free_milli, free_mib = free_of(state, index)
-                assert free_milli >= max(request.milli, 1)
-                assert free_mib >= request.memory_each_mib
-            assert len(state.idle - set(chosen)) >= min(state.all_untracked, len(state.idle))
-        else:
-            assert set(chosen) <= state.idle
-        assert all(gpu.healthy for gpu in gpus)
-        assert all(not request.uuids or gpu.uuid in request.uuids for gpu in gpus)
-        assert all(gpu.uuid not in request.uuids_exclude for gpu in gpus)
-        assert all(accepts(request, gpu.model) for gpu in gpus)
-        assert all(gpu.memory_mib >= request.memory_each_mib for gpu in gpus)
-        assert sum(gpu.memory_mib for gpu in gpus) >= request.memory_total_mib
-
-
-def verdicts(cluster: Cluster, request: GpuRequest) -> dict[str, tuple[int, int]]:
-    checked = fit(cluster, request, all_rows(cluster))
-    pairs = zip(checked.reason.tolist(), checked.available.tolist(), strict=True)
-    return dict(zip(cluster.node_names, pairs, strict=True))
+def check_choice(state: NodeState, request: GpuRequest, chosen: tuple[int, ...] | None) -> None:
+    """Assert that the GPUs chosen satisfy the request."""
+    assert chosen is not None
+    if state.offer.unit not in (GpuUnit.WHOLE, GpuUnit.PART):
+        assert chosen == ()
+        return
+    assert len(set(chosen)) == len(chosen) == (request.count or len(chosen)) > 0
+    gpus = [state.offer.gpus[index] for index in chosen]
+    if gives_shares(state, request):
+        for index in chosen:
+            free_milli, free_mib = free_of(state, index)
+            assert free_milli >= max(request.milli, 1)
+            assert free_mib >= request.memory_each_mib
+        assert len(state.idle - set(chosen)) >= min(state.all_untracked, len(state.idle))
+    else:
+        assert set(chosen) <= state.idle
+    for gpu in gpus:
+        assert gpu.healthy
+        assert not request.uuids or gpu.uuid in request.uuids
+        assert gpu.uuid not in request.uuids_exclude
+        assert accepts(request, gpu.model)
+        assert gpu.memory_mib >= request.memory_each_mib
+    assert sum(gpu.memory_mib for gpu in gpus) >= request.memory_total_mib
 
 
 @given(CLUSTERS, requests(), st.data())
-def test_permutation_of_nodes_changes_nothing(
-    states: dict[str, NodeState], request: GpuRequest, data: st.DataObject
-) -> None:
-    permuted = {name: states[name] for name in data.draw(st.permutations(list(states)))}
-    assert verdicts(cluster_of(permuted), request) == verdicts(cluster_of(states), request)
-
-
-@given(CLUSTERS, requests(), st.data())
-def test_a_selection_of_rows_gets_the_rows_own_verdicts(
+def test_the_order_and_selection_of_rows_change_no_verdict(
     states: dict[str, NodeState], request: GpuRequest, data: st.DataObject
 ) -> None:
     cluster = cluster_of(states)
     rows = np.array(data.draw(st.lists(st.integers(0, len(states) - 1))), dtype=np.intp)
-    whole, part = fit(cluster, request, all_rows(cluster)), fit(cluster, request, rows)
-    assert part.reason.tolist() == whole.reason[rows].tolist()
-    assert part.available.tolist() == whole.available[rows].tolist()
+    permuted = cluster_of({name: states[name] for name in data.draw(st.permutations(list(states)))})
+    whole, part, other = fit_all(cluster, request), fit(cluster, request, rows), fit_all(permuted, request)
+    places = [permuted.row_of[name] for name in states]
+    for found, right in ((part, rows), (other.take(np.array(places)), np.arange(len(states)))):
+        assert found.reason.tolist() == whole.reason[right].tolist()
+        assert found.available.tolist() == whole.available[right].tolist()
 
 
-# One node for each rule, so that a broken one has a name.
+# One node for each rule and each side of its boundaries, so that a broken one is seen at once.
 
-BUSY_8 = node(*[A100] * 8, held=[0, 1, 2, 3, 4])
+BARE, SHARED, MIG = AskedUnit.WHOLE, AskedUnit.SHARED, AskedUnit.MIG
+PART, CLAIM = GpuUnit.PART, GpuUnit.CLAIM
 MIXED = node(A100, A100_40, T4, T4)
+MIXED_MIB = 81920 + 40960 + 2 * 15360
+SLICED, SLICED_AS_GPU = (node(T4, unit=unit, units_per_gpu=4) for unit in (GpuUnit.REPLICA, GpuUnit.REPLICA_AS_GPU))
+OF_UUIDS = node(T4, T4, uuids=["GPU-a", "GPU-b"], held=[1])
+A, B = frozenset({"GPU-a"}), frozenset({"GPU-b"})
+RULES = [
+    # Installed
+    (node(), GpuRequest(1), Reason.NO_GPUS, 0),
+    (node(T4), GpuRequest(1, SHARED), Reason.NOT_THIS_KIND, 1),
+    (SLICED, GpuRequest(1), Reason.NOT_THIS_KIND, 4),
+    (SLICED_AS_GPU, GpuRequest(1, BARE), Reason.NOT_THIS_KIND, 4),
+    (node(T4), GpuRequest(1, milli=500), Reason.NOT_THIS_KIND, 1),
+    (node(T4, T4), GpuRequest(3), Reason.TOO_FEW_INSTALLED, 2),
+    (node(T4, T4, broken=[1]), GpuRequest(2), Reason.UNHEALTHY, 1),
+    (SLICED, GpuRequest(4, SHARED), Reason.FITS, 4),
+    (SLICED_AS_GPU, GpuRequest(4), Reason.FITS, 4),
+    # UUID, model, memory: the same GPU must satisfy all of them
+    (OF_UUIDS, GpuRequest(1, uuids=B), Reason.BUSY, 0),
+    (OF_UUIDS, GpuRequest(2, uuids_exclude=B), Reason.WRONG_UUID, 1),
+    (MIXED, GpuRequest(3, include=pattern("t4")), Reason.WRONG_MODEL, 2),
+    (node(UNKNOWN), GpuRequest(1, exclude=pattern("t4")), Reason.MODEL_UNKNOWN, 0),
+    (node(T4, ("", 15360)), GpuRequest(1, memory_each_mib=1, include=pattern("a100")), Reason.MODEL_UNKNOWN, 0),
+    (MIXED, GpuRequest(2, memory_each_mib=40960), Reason.FITS, 2),
+    (MIXED, GpuRequest(2, memory_each_mib=40961), Reason.TOO_SMALL, 1),
+    (MIXED, GpuRequest(1, memory_each_mib=20000, include=pattern("t4")), Reason.TOO_SMALL, 0),
+    (SLICED, GpuRequest(1, SHARED, memory_each_mib=15360 // 4 + 1), Reason.TOO_SMALL, 0),
+    (node(UNKNOWN), GpuRequest(1, memory_each_mib=1), Reason.MEMORY_UNKNOWN, 0),
+    (MIXED, GpuRequest(2, memory_total_mib=122880), Reason.FITS, 4),
+    (MIXED, GpuRequest(2, memory_total_mib=122881), Reason.TOTAL_TOO_SMALL, 122880),
+    (MIXED, GpuRequest(0, BARE, memory_total_mib=MIXED_MIB), Reason.FITS, 4),
+    (MIXED, GpuRequest(0, BARE, memory_total_mib=MIXED_MIB + 1), Reason.TOTAL_TOO_SMALL, MIXED_MIB),
+    (node(T4, UNKNOWN), GpuRequest(0, BARE, memory_total_mib=15360), Reason.FITS, 2),
+    (node(T4, UNKNOWN), GpuRequest(0, BARE, memory_total_mib=15361), Reason.MEMORY_UNKNOWN, 15360),
+    (node(T4, UNKNOWN), GpuRequest(2, memory_each_mib=1024, memory_total_mib=1024), Reason.MEMORY_UNKNOWN, 1),
+    (node(T4, UNKNOWN), GpuRequest(1, memory_each_mib=1024, memory_total_mib=15361), Reason.TOTAL_TOO_SMALL, 15360),
+    # Quarantined and kept apart
+    (node(T4, T4, aside=1), GpuRequest(1), Reason.SET_ASIDE, 1),
+    (node(T4, picks=True, unserved=1), GpuRequest(1), Reason.KEPT_APART, 1),
+    (node(T4, picks=True, served=1), GpuRequest(1, BARE), Reason.KEPT_APART, 1),
+    # Free
+    (node(*[A100] * 8, held=range(5)), GpuRequest(4), Reason.BUSY, 3),
+    (node(T4, T4, untracked=1), GpuRequest(2), Reason.BUSY, 1),
+    (node(T4, T4, withheld=1), GpuRequest(2), Reason.BUSY, 1),
+    (node(T4, untracked=5), GpuRequest(1), Reason.BUSY, 0),
+    (node(T4, T4, used={0: (0, 1)}), GpuRequest(2), Reason.BUSY, 1),
+    (node(A100, A100_40, T4, held=[0]), GpuRequest(2, memory_total_mib=60000), Reason.TOTAL_BUSY, 40960 + 15360),
+    (node(A100, T4, untracked=1), GpuRequest(1, memory_total_mib=20000), Reason.TOTAL_BUSY, 15360),
+    # Shares: compute, then memory, of one GPU
+    (node(T4, T4, used={0: (600, 0), 1: (500, 0)}), GpuRequest(1, BARE, milli=501), Reason.COMPUTE_BUSY, 500),
+    (node(T4, T4, held=[0], used={1: (500, 15000)}), GpuRequest(1, BARE, 360, milli=500), Reason.FITS, 1),
+    (node(T4, T4, held=[0], used={1: (500, 15000)}), GpuRequest(1, BARE, 361, milli=500), Reason.MEMORY_BUSY, 360),
+    (node(T4, T4, T4, used={0: (500, 0)}, untracked=2), GpuRequest(2, BARE, milli=500), Reason.BUSY, 1),
+    (node(T4, unit=PART), GpuRequest(1, milli=500), Reason.FITS, 1),
+    (node(T4, used={0: (500, 8192)}), GpuRequest(1, memory_each_mib=4096), Reason.BUSY, 0),
+    (node(T4, used={0: (500, 8192)}, unit=PART), GpuRequest(1, memory_each_mib=4096), Reason.FITS, 1),
+    (node(T4, used={0: (999, 0)}, unit=PART), GpuRequest(1, memory_each_mib=1024), Reason.FITS, 1),
+    (node(T4, used={0: (1000, 0)}, unit=PART), GpuRequest(1, memory_each_mib=1024), Reason.COMPUTE_BUSY, 0),
+]
+BEYOND_THE_ORACLE = [
+    (node(T4), GpuRequest(2**31 - 1, memory_each_mib=2**40), Reason.TOO_FEW_INSTALLED, 1),
+    (node(T4), GpuRequest(1, memory_each_mib=2**40), Reason.TOO_SMALL, 0),
+    (node(T4), GpuRequest(1, memory_total_mib=2**40), Reason.TOTAL_TOO_SMALL, 15360),
+    (node(A100, unit=PART, used={0: (0, 40961)}), GpuRequest(1, memory_each_percent=50), Reason.MEMORY_BUSY, 40959),
+    (node(T4, unit=PART, used={0: (0, 7680)}), GpuRequest(1, memory_each_percent=50), Reason.FITS, 1),
+    (node(T4, unit=CLAIM), GpuRequest(1, AskedUnit.CLAIM), Reason.FITS, 1),
+    (node(T4, unit=CLAIM), GpuRequest(1), Reason.FITS, 1),
+    (node(T4, unit=CLAIM), GpuRequest(1, BARE), Reason.NOT_THIS_KIND, 1),
+    (node(T4, unit=GpuUnit.OWNED), GpuRequest(1), Reason.NOT_THIS_KIND, 1),
+    (node(T4), GpuRequest(1, AskedUnit.CLAIM), Reason.NOT_THIS_KIND, 1),
+    (node(T4, unit=PART), GpuRequest(1, AskedUnit.PART, 1024), Reason.FITS, 1),
+    (node(T4), GpuRequest(1, AskedUnit.PART, 1024), Reason.NOT_THIS_KIND, 1),
+    (node(T4, uuids=["GPU-a"], unit=CLAIM), GpuRequest(1, AskedUnit.CLAIM, uuids=A), Reason.FITS, 1),
+    (SLICED, GpuRequest(1, SHARED, uuids_exclude=B), Reason.NOT_THIS_KIND, 4),
+    (node(mig={"1g.5gb": 2}), GpuRequest(2, MIG, mig=(("1g.5gb", 2),)), Reason.FITS, 2),
+    (node(mig={"1g.5gb": 2}), GpuRequest(3, MIG, mig=(("1g.5gb", 3),)), Reason.TOO_FEW_INSTALLED, 2),
+    (node(mig={"1g.5gb": 7}), GpuRequest(1, MIG, mig=(("2g.10gb", 1),)), Reason.TOO_FEW_INSTALLED, 0),
+    (node(mig={"1g.10gb": 2}, aside=7), GpuRequest(1, MIG, mig=(("1g.10gb", 1),)), Reason.SET_ASIDE, 7),
+]
 
 
-@pytest.mark.parametrize(
-    ("state", "request_", "reason", "available"),
-    [
-        pytest.param(node(), GpuRequest(1), Reason.NO_GPUS, 0, id="no GPUs"),
-        pytest.param(node(T4, T4), GpuRequest(1), Reason.FITS, 2, id="1 of 2"),
-        pytest.param(node(T4, T4, aside=7), GpuRequest(1), Reason.SET_ASIDE, 7, id="set aside"),
-        pytest.param(node(T4, T4, aside=7), GpuRequest(3), Reason.TOO_FEW_INSTALLED, 2, id="too small besides"),
-        pytest.param(
-            node(mig={"1g.10gb": 2}, aside=7),
-            GpuRequest(1, AskedUnit.MIG, mig=(("1g.10gb", 1),)),
-            Reason.SET_ASIDE,
-            7,
-            id="set aside, MIG devices",
-        ),
-        pytest.param(node(T4, T4), GpuRequest(3), Reason.TOO_FEW_INSTALLED, 2, id="3 of 2 (G2)"),
-        pytest.param(BUSY_8, GpuRequest(4), Reason.BUSY, 3, id="free ones count, not installed ones: 8 - 5"),
-        pytest.param(MIXED, GpuRequest(3, include=pattern("t4")), Reason.WRONG_MODEL, 2, id="model"),
-        pytest.param(MIXED, GpuRequest(3, exclude=pattern("t4")), Reason.WRONG_MODEL, 2, id="exclusion"),
-        pytest.param(MIXED, GpuRequest(2, memory_each_mib=81920), Reason.TOO_SMALL, 1, id="size"),
-        pytest.param(MIXED, GpuRequest(2, memory_each_mib=40960), Reason.FITS, 2, id="exactly the size"),
-        pytest.param(MIXED, GpuRequest(2, memory_each_mib=40961), Reason.TOO_SMALL, 1, id="one MiB more"),
-        pytest.param(
-            MIXED,
-            GpuRequest(1, memory_each_mib=20000, include=pattern("t4")),
-            Reason.TOO_SMALL,
-            0,
-            id="the same GPU must satisfy model and memory (G5)",
-        ),
-        pytest.param(
-            node(A100, T4, held=[0]),
-            GpuRequest(1, memory_each_mib=40960),
-            Reason.BUSY,
-            0,
-            id="the free GPU is the small one",
-        ),
-        pytest.param(
-            MIXED, GpuRequest(2, memory_total_mib=122880), Reason.FITS, 4, id="total of two: 81920 + 40960 = 122880"
-        ),
-        pytest.param(
-            MIXED, GpuRequest(2, memory_total_mib=122881), Reason.TOTAL_TOO_SMALL, 122880, id="total of two, one more"
-        ),
-        pytest.param(
-            node(A100, A100_40, T4, held=[0]),
-            GpuRequest(2, memory_total_mib=60000),
-            Reason.TOTAL_BUSY,
-            40960 + 15360,
-            id="total of what is free: 40960 + 15360",
-        ),
-        pytest.param(
-            MIXED,
-            GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=81920 + 40960 + 2 * 15360),
-            Reason.FITS,
-            4,
-            id="all GPUs together hold the total (G4)",
-        ),
-        pytest.param(
-            MIXED,
-            GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=81920 + 40960 + 2 * 15360 + 1),
-            Reason.TOTAL_TOO_SMALL,
-            81920 + 40960 + 2 * 15360,
-            id="one MiB more than all",
-        ),
-        pytest.param(
-            node(A100, T4, untracked=1),
-            GpuRequest(1, memory_total_mib=20000),
-            Reason.TOTAL_BUSY,
-            15360,
-            id="whoever holds a GPU of unknown index may hold the largest",
-        ),
-        pytest.param(node(T4, T4, untracked=1), GpuRequest(2), Reason.BUSY, 1, id="unknown index: 2 - 1"),
-        pytest.param(node(T4, T4, withheld=1), GpuRequest(2), Reason.BUSY, 1, id="unhealthy: 2 - 1"),
-        pytest.param(node(T4, untracked=5), GpuRequest(1), Reason.BUSY, 0, id="never below zero"),
-        pytest.param(node(T4, T4, broken=[1]), GpuRequest(2), Reason.UNHEALTHY, 1, id="broken ones are not offered"),
-        pytest.param(
-            node(T4, T4, uuids=["GPU-a", "GPU-b"], held=[1]),
-            GpuRequest(1, uuids=frozenset({"GPU-b"})),
-            Reason.BUSY,
-            0,
-            id="the GPU of that UUID is held",
-        ),
-        pytest.param(
-            node(T4, T4, uuids=["GPU-a", "GPU-b"]),
-            GpuRequest(2, uuids_exclude=frozenset({"GPU-b"})),
-            Reason.WRONG_UUID,
-            1,
-            id="one of two is excluded",
-        ),
-        pytest.param(node(T4, T4, used={0: (1, 0)}), GpuRequest(2), Reason.BUSY, 1, id="a shared GPU is not whole"),
-        pytest.param(node(T4, T4, used={0: (0, 1)}), GpuRequest(2), Reason.BUSY, 1, id="nor with a share of memory"),
-        pytest.param(
-            node(T4, T4, used={0: (600, 0), 1: (500, 0)}),
-            GpuRequest(1, AskedUnit.WHOLE, milli=501),
-            Reason.COMPUTE_BUSY,
-            500,
-            id="one share on one GPU: 400 + 500 free do not make 501 (A6)",
-        ),
-        pytest.param(
-            node(T4, T4, used={0: (600, 15000), 1: (500, 15000)}),
-            GpuRequest(1, AskedUnit.WHOLE, 361, milli=400),
-            Reason.MEMORY_BUSY,
-            360,
-            id="memory of one GPU: 15360 - 15000",
-        ),
-        pytest.param(
-            node(T4, T4, held=[0], used={1: (500, 15000)}),
-            GpuRequest(1, AskedUnit.WHOLE, 360, milli=500),
-            Reason.FITS,
-            1,
-            id="exactly what is left",
-        ),
-        pytest.param(
-            node(T4, T4, untracked=2), GpuRequest(1, AskedUnit.WHOLE, milli=1), Reason.BUSY, 0, id="anybody's GPUs"
-        ),
-        pytest.param(
-            node(T4, T4, T4, used={0: (500, 0)}, untracked=2),
-            GpuRequest(2, AskedUnit.WHOLE, milli=500),
-            Reason.BUSY,
-            1,
-            id="shared with us, so not with the two of unknown index",
-        ),
-        pytest.param(
-            node(T4, used={0: (500, 8192)}, unit=GpuUnit.PART),
-            GpuRequest(1, memory_each_mib=4096),
-            Reason.FITS,
-            1,
-            id="by memory a share where the plugin shares",
-        ),
-        pytest.param(
-            node(T4, used={0: (500, 8192)}),
-            GpuRequest(1, memory_each_mib=4096),
-            Reason.BUSY,
-            0,
-            id="by memory a whole GPU elsewhere",
-        ),
-        pytest.param(
-            node(T4), GpuRequest(1, milli=500), Reason.NOT_THIS_KIND, 1, id="this plugin gives whole GPUs for it"
-        ),
-        pytest.param(node(T4, unit=GpuUnit.PART), GpuRequest(1, milli=500), Reason.FITS, 1, id="this one shares"),
-        pytest.param(
-            node(mig={"1g.5gb": 7}), GpuRequest(2, AskedUnit.MIG, mig=(("1g.5gb", 2),)), Reason.FITS, 7, id="MIG"
-        ),
-        pytest.param(
-            node(mig={"1g.5gb": 7}),
-            GpuRequest(1, AskedUnit.MIG, mig=(("2g.10gb", 1),)),
-            Reason.TOO_FEW_INSTALLED,
-            0,
-            id="another MIG profile",
-        ),
-        pytest.param(
-            node(mig={"1g.5gb": 1, "2g.10gb": 1}),
-            GpuRequest(3, AskedUnit.MIG, mig=(("1g.5gb", 1), ("2g.10gb", 2))),
-            Reason.TOO_FEW_INSTALLED,
-            1,
-            id="every MIG profile asked must fit",
-        ),
-        pytest.param(
-            node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4),
-            GpuRequest(8, AskedUnit.SHARED),
-            Reason.FITS,
-            8,
-            id="slices: 2 x 4",
-        ),
-        pytest.param(
-            node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4),
-            GpuRequest(1),
-            Reason.NOT_THIS_KIND,
-            8,
-            id="a whole GPU is not where slices have a name of their own",
-        ),
-        pytest.param(
-            node(T4, unit=GpuUnit.REPLICA_AS_GPU, units_per_gpu=4), GpuRequest(4), Reason.FITS, 4, id="slices as GPUs"
-        ),
-        pytest.param(
-            node(T4, unit=GpuUnit.REPLICA_AS_GPU, units_per_gpu=4),
-            GpuRequest(1, AskedUnit.WHOLE),
-            Reason.NOT_THIS_KIND,
-            4,
-            id="asked by annotation alone, a slice is no GPU",
-        ),
-        pytest.param(node(T4), GpuRequest(1, AskedUnit.SHARED), Reason.NOT_THIS_KIND, 1, id="a whole GPU is no slice"),
-        pytest.param(
-            node(T4, unit=GpuUnit.REPLICA, units_per_gpu=4),
-            GpuRequest(1, AskedUnit.SHARED, memory_each_mib=15360 // 4 + 1),
-            Reason.TOO_SMALL,
-            0,
-            id="a slice has its part of the memory: 15360 / 4",
-        ),
-        pytest.param(node(UNKNOWN), GpuRequest(1), Reason.FITS, 1, id="an unknown GPU is a GPU"),
-        pytest.param(
-            node(UNKNOWN), GpuRequest(1, memory_each_mib=1), Reason.MEMORY_UNKNOWN, 0, id="an unknown memory is none"
-        ),
-        pytest.param(
-            node(UNKNOWN),
-            GpuRequest(1, exclude=pattern("t4")),
-            Reason.MODEL_UNKNOWN,
-            0,
-            id="an unknown model may be it",
-        ),
-        pytest.param(
-            node(T4), GpuRequest(2**31 - 1, memory_each_mib=2**40), Reason.TOO_FEW_INSTALLED, 1, id="absurd request"
-        ),
-        pytest.param(node(T4), GpuRequest(1, memory_each_mib=2**40), Reason.TOO_SMALL, 0, id="absurd memory each"),
-        pytest.param(
-            node(T4), GpuRequest(1, memory_total_mib=2**40), Reason.TOTAL_TOO_SMALL, 15360, id="absurd memory total"
-        ),
-    ],
-)
-def test_fit(state: NodeState, request_: GpuRequest, reason: Reason, available: int) -> None:
-    cluster = cluster_of({"n": state})
-    checked = fit(cluster, request_, all_rows(cluster))
-    assert (Reason(checked.reason[0]), checked.available[0]) == (reason, available)
-    if not request_.mig and request_.count <= 100:
-        assert slow_fit(state, request_)[:2] == (reason, available)
+def test_each_rule_at_its_boundaries() -> None:
+    for state, request, reason, available in RULES:
+        assert slow_fit(state, request)[:2] == (reason, available), request
+        assert verdict(state, request) == (reason, available), request
+    for state, request, reason, available in BEYOND_THE_ORACLE:
+        assert verdict(state, request) == (reason, available), request
 
 
-@pytest.mark.parametrize(
-    ("state", "request_", "taken"),
-    [
-        pytest.param(node(*[T4] * 4), GpuRequest(3), 3, id="the number asked"),
-        pytest.param(
-            node(A100, *[T4] * 3),
-            GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=100_000),
-            3,
-            id="fewest for 100000: 81920 + 15360 = 97280 < 100000 <= 97280 + 15360",
-        ),
-        pytest.param(
-            node(A100, *[T4] * 3, untracked=1),
-            GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=20_000),
-            2,
-            id="the A100 may be in use: 15360 < 20000 <= 2 * 15360",
-        ),
-    ],
-)
-def test_taken_units(state: NodeState, request_: GpuRequest, taken: int) -> None:
-    cluster = cluster_of({"n": state})
-    assert fit(cluster, request_, all_rows(cluster)).taken_units[0] == taken
-
-
-@pytest.mark.parametrize(
-    ("state", "free_units"),
-    [
-        (node(), 0),
-        (node(T4, T4, T4, held=[1]), 2),
-        (node(T4, T4, T4, untracked=1), 2),
-        (node(T4, untracked=3), 0),
-        (node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4, untracked=3), 5),
-        (node(T4, T4, broken=[0]), 1),
-        (node(mig={"1g.5gb": 2}), 0),
-    ],
-)
-def test_a_pod_that_asks_for_no_gpu_fits_everywhere_and_takes_none(state: NodeState, free_units: int) -> None:
-    cluster = cluster_of({"n": state})
-    checked = fit(cluster, GpuRequest(0, AskedUnit.NONE, cpu_milli=10**9), all_rows(cluster))
-    assert (checked.fits.tolist(), checked.free_units.tolist()) == ([True], [free_units])
-    assert checked.taken_units.tolist() == [0]
+def test_a_pod_without_gpus_fits_everywhere_and_takes_none() -> None:
+    states = {
+        "cpu": node(),
+        "held": node(T4, T4, T4, held=[1]),
+        "untracked": node(T4, T4, T4, untracked=1),
+        "lost": node(T4, untracked=3),
+        "sliced": node(T4, T4, unit=GpuUnit.REPLICA, units_per_gpu=4, untracked=3),
+        "broken": node(T4, T4, T4, used={0: (0, 1)}, broken=[1]),
+        "mig": node(mig={"1g.5gb": 2}),
+    }
+    checked = fit_all(cluster_of(states), GpuRequest(0, AskedUnit.NONE, cpu_milli=10**9))
+    assert checked.fits.all()
+    assert checked.free_units.tolist() == [0, 2, 2, 0, 5, 1, 0]
+    assert checked.available.tolist() == checked.taken_units.tolist() == [0] * 7
     assert not checked.room.any() and not checked.shares.any()
+    assert checked.idle[1].tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize(
-    "request_", [GpuRequest(1), GpuRequest(0, AskedUnit.WHOLE, memory_total_mib=1), GpuRequest(0, AskedUnit.NONE)]
-)
-def test_no_nodes_no_verdicts(request_: GpuRequest) -> None:
-    empty = cluster_of({})
-    assert fit(empty, request_, all_rows(empty)).reason.tolist() == []
+def test_no_nodes_no_verdicts() -> None:
+    for request in (GpuRequest(1), GpuRequest(0, BARE, memory_total_mib=1), GpuRequest(0, AskedUnit.NONE)):
+        assert fit_all(cluster_of({}), request).reason.tolist() == []

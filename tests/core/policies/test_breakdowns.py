@@ -1,4 +1,4 @@
-"""What scores are made of: the parts add up to the score, for every policy, in whatever cluster."""
+"""Breakdowns of scores: the parts add up to the score, for every policy and cluster."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.core.clusters import Cluster
-from extender.core.evaluations import broken_down, evaluate
+from extender.core.evaluations import evaluate, evaluate_with_breakdown
 from extender.core.gauges import Gauge
 from extender.core.policies.breakdowns import Breakdown, Part, counted, on_rows, percent
 from extender.core.policies.kerf import KerfWeights
@@ -16,12 +16,11 @@ from extender.core.policies.policy import Expected, Options, Policy
 from extender.core.policies.registry import policies_of
 from extender.core.resources.nodes import GpuUnit
 from extender.core.resources.requests import AskedUnit, GpuRequest
-from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern
+from tests.core.builders import A100, ONE, T4, UNKNOWN, NodeState, all_rows, arrays_of, cluster_of, node, pattern
 from tests.core.learning import kerf_on, only
 from tests.core.observing import observe, observed_cluster
+from tests.golden import Golden
 
-T4, A100, ODD = ("Tesla-T4", 15360), ("NVIDIA-A100-SXM4-80GB", 81920), ("", 0)
-ONE = GpuRequest(1)
 REQUESTS = (
     ONE,
     GpuRequest(2, cpu_milli=4000, memory_mib=4096),
@@ -38,8 +37,8 @@ NAMES = sorted(policies_of(Options()))
 
 
 def drawn_node(random: np.random.Generator) -> NodeState:
-    """A node of any kind, with anything in use."""
-    product = (T4, A100, ODD)[random.integers(3)]
+    """A node of any kind and usage."""
+    product = (T4, A100, UNKNOWN)[random.integers(3)]
     count = int(random.integers(0, 9))
     if not count:
         return node()
@@ -87,16 +86,19 @@ def drawn_cluster(seed: int, *, sampled: bool) -> Cluster:
 
 
 def learned(cluster: Cluster) -> Policy:
-    """Policy `kerf` with a model, and with what GPUs are doing."""
+    """Policy `kerf` with a model and the live term."""
     model = only(0.1, gpus_idle=1.0, node_idle=0.5, fragment=-1.0, cpu_short=0.2)
     return kerf_on(cluster, model, KerfWeights(1.5, 2.0), live=True)
 
 
 def check(cluster: Cluster, policy: Policy, request: GpuRequest) -> int:
-    """Whether the parts add up to the score, row by row; gives back how many rows fit."""
+    """Assert that the parts add up to the score, row by row. Returns the number of rows that fit."""
     asked = request if policy.weighs_cpu else replace(request, cpu_milli=0, memory_mib=0)
     rows = all_rows(cluster)
-    (found, told), scored = broken_down(cluster, asked, policy, rows), evaluate(cluster, asked, policy, rows)
+    (found, told), scored = (
+        evaluate_with_breakdown(cluster, asked, policy, rows),
+        evaluate(cluster, asked, policy, rows),
+    )
     assert (found.score.tolist(), found.reason.tolist()) == (scored.score.tolist(), scored.reason.tolist())
     for row in np.flatnonzero(scored.fits).tolist():
         total = 0.0
@@ -116,79 +118,60 @@ def test_the_parts_add_up_to_the_score(seed: int, name: str, request: GpuRequest
 
 @settings(max_examples=settings().max_examples * 3 // 10)
 @given(st.integers(0, 2**32), st.sampled_from(REQUESTS), st.booleans())
-def test_those_of_the_learned_rank_do(seed: int, request: GpuRequest, sampled: bool) -> None:
+def test_the_parts_of_the_learned_rank_add_up(seed: int, request: GpuRequest, sampled: bool) -> None:
     cluster = drawn_cluster(seed, sampled=sampled)
     check(cluster, learned(cluster), request)
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
-def test_there_are_rows_to_check(request_: GpuRequest) -> None:
+def test_every_policy_has_rows_to_check_for_every_request() -> None:
     policies = policies_of(Options())
     clusters = [drawn_cluster(seed, sampled=True) for seed in range(12)]
-    for name in NAMES:
-        assert any(check(cluster, policies[name], request_) for cluster in clusters)
-    assert any(check(cluster, learned(cluster), request_) for cluster in clusters)
+    for request in REQUESTS:
+        for name in NAMES:
+            assert any(check(cluster, policies[name], request) for cluster in clusters)
+        assert any(check(cluster, learned(cluster), request) for cluster in clusters)
 
 
-def words(cluster: Cluster, policy: Policy, request: GpuRequest = ONE) -> list[dict[str, str]]:
-    """Each row's parts in words."""
-    _, told = broken_down(cluster, request, policy, all_rows(cluster))
-    return [{part.name: part.words(float(part.amount[row])) for part in told.parts} for row in range(cluster.num_nodes)]
+def words(cluster: Cluster, policy: Policy, request: GpuRequest = ONE) -> list[str]:
+    """The parts of each row in words."""
+    _, told = evaluate_with_breakdown(cluster, request, policy, all_rows(cluster))
+
+    def parts(row: int) -> str:
+        return ", ".join(f"{part.name}: {part.words(float(part.amount[row]))}" for part in told.parts)
+
+    return [f"{policy.name} {row}: {parts(row)}" for row in range(cluster.num_nodes)]
 
 
-def test_each_part_has_its_words() -> None:
-    policies = policies_of(Options())
-    cluster = cluster_of({"a": node(T4, T4, held=[0]), "b": node(*[A100] * 4, held=[0])})
-    assert words(cluster, policies["tightest"]) == [
-        {"leftOver": "no GPU left over", "smallestGpu": "a GPU of 15 GiB that will do"},
-        {"leftOver": "2 GPUs left over", "smallestGpu": "a GPU of 80 GiB that will do"},
-    ]
-    assert words(cluster, policies["binpack"])[1] == {
-        "inUse": "25 % of its GPUs not free",
-        "pod": "25 % of its GPUs for the pod",
-    }
-    by_pairs = policies_of(Options(expected=[Expected(0, 2, 1000, 1)]))["fgd"]  # two GPUs at a time are expected
+def test_what_is_said_of_each_part(golden: Golden) -> None:
+    policies = policies_of(Options(expected=[Expected(0, 2, 1000, 1)]))  # two GPUs at a time
+    whole = cluster_of({"a": node(T4, T4, held=[0]), "b": node(*[A100] * 4, held=[0])})
     pairs = cluster_of({"one": node(T4), "two": node(T4, T4), "three": node(T4, T4, T4)})
-    assert [one["fragments"] for one in words(pairs, by_pairs)] == [
-        "1.00 GPUs less that expected pods can't use",
-        "1.00 GPUs more that expected pods can't use",
-        "as much free GPU that expected pods can't use as before",
-    ]
     share = cluster_of({"a": node(T4, unit=GpuUnit.PART, used={0: (500, 7680)}), "b": node(T4, unit=GpuUnit.PART)})
-    assert [one["idleGpu"] for one in words(share, policies["tightest"], REQUESTS[4])] == [
-        "a GPU that is shared already",
-        "an idle GPU broken into",
-    ]
+    loads = {"a": {Gauge.LOAD: (0.25,)}, "b": {Gauge.LOAD: (0.75,)}}
+    sampled = observed_cluster({"a": node(T4), "b": node(T4)}, loads)
+    own = Policy("own", lambda cluster, request, rows, fit: fit.free_units.astype(float), "most free")
+    assert check(whole, own, ONE) == 2
+    assert "policy own" in evaluate_with_breakdown(whole, ONE, own, all_rows(whole))[1].parts[0].meaning
+    golden(
+        "core/breakdowns.txt",
+        [
+            *(line for name in ("tightest", "binpack", "spread") for line in words(whole, policies[name])),
+            *words(pairs, policies["fgd"]),
+            *words(share, policies["tightest"], REQUESTS[4]),
+            *words(share, policies["tightest"], REQUESTS[6]),
+            *(line for name in ("live", "genius", "alnair") for line in words(sampled, policies[name])),
+            *words(sampled, kerf_on(sampled, only(0.5, gpus_idle=1.0), live=True)),
+            *words(whole, own),
+        ],
+    )
 
 
-def test_of_samples_too() -> None:
-    states = {"a": node(T4), "b": node(T4)}
-    cluster = observed_cluster(states, {"a": {Gauge.LOAD: (0.25,)}, "b": {Gauge.LOAD: (0.75,)}})
-    live, kerf = policies_of(Options())["live"], kerf_on(cluster, only(0.5, gpus_idle=1.0), live=True)
-    assert [one["load"] for one in words(cluster, live)] == ["75 % compute headroom", "25 % compute headroom"]
-    assert words(cluster, kerf)[0] == {
-        "value": "a learned score of -1.00",
-        "live": "70 % headroom by load",  # (4 * 0.75 + 2 + 4 * 0.5) / 10
-        "memory": "a GPU of 15 GiB that will do",
-        "compute": "enough CPU and memory",
-    }
-
-
-def test_a_policy_that_tells_no_parts_is_one_number() -> None:
-    policy = Policy("own", lambda cluster, request, rows, fit: fit.free_units.astype(float), "most free")
-    cluster = cluster_of({"a": node(T4, T4), "b": node(T4)})
-    assert check(cluster, policy, ONE) == 2
-    (part,) = broken_down(cluster, ONE, policy, all_rows(cluster))[1].parts
-    assert (part.name, part.words(2.0)) == ("score", "a score of 2")
-    assert "policy own, which does not say" in part.meaning
-
-
-def test_numbers_of_things_and_percents() -> None:
+def test_counts_and_percents_in_words() -> None:
     assert [counted(number, "GPU") for number in (0, 1, 2)] == ["no GPU", "1 GPU", "2 GPUs"]
     assert [percent(part) for part in (0, 0.001, 0.25, 0.999, 1)] == ["0 %", "1 %", "25 %", "99 %", "100 %"]
 
 
-def test_parts_of_some_rows_are_nothing_on_the_others() -> None:
+def test_parts_of_a_selection_of_rows_are_0_on_the_others() -> None:
     two = np.array([2.0, 3.0])
     (part,) = on_rows(Breakdown(two, (Part("a", "b", two, 10 * two, str),)), np.array([2, 0]), 3)
     assert (part.adds.tolist(), part.amount.tolist()) == ([3.0, 0.0, 2.0], [30.0, 0.0, 20.0])

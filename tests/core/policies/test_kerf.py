@@ -1,4 +1,4 @@
-"""The learned rank on clusters: it decides as in the simulator it was trained in, and each of its terms counts."""
+"""The learned rank on clusters: it decides like the simulator it was trained in, and each of its terms counts."""
 
 import dataclasses
 
@@ -10,22 +10,31 @@ from hypothesis import strategies as st
 from extender.core.clusters import Cluster
 from extender.core.decisions import decide
 from extender.core.evaluations import Memo, evaluate
-from extender.core.fit.fits import fit
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses
 from extender.core.gauges import Gauge
-from extender.core.occupancies import ObservedRules
-from extender.core.policies.kerf import KerfWeights, LearnedScore, live_term, serving
-from extender.core.policies.policy import Policy
-from extender.core.policies.registry import POLICIES
+from extender.core.policies.kerf import KerfWeights, LearnedScore, serving
 from extender.core.resources.requests import AskedUnit, GpuRequest
 from extender.core.valuenet.features import Hosting, Outlook, Worth
 from extender.core.valuenet.potentials import Potential, prospect
-from extender.ledger.arrays import Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from model.engine.node_scores import learned_on
 from model.engine.ranks import Rank
-from tests.core.builders import NodeState, all_rows, arrays_of, cluster_of, node, pattern
-from tests.core.learning import kerf_on, only, plain_outlook
-from tests.core.observing import observe
+from tests.core.builders import (
+    A100,
+    ONE,
+    T4,
+    NodeState,
+    all_rows,
+    arrays_of,
+    best_of,
+    cluster_of,
+    decided,
+    fit_all,
+    node,
+    pattern,
+)
+from tests.core.learning import kerf_on, only
+from tests.core.observing import Samples, observe
 from tests.core.valuenet.builders import random_outlook, random_potential
 from tests.model.builders import random_nodes, twin_scores
 
@@ -36,7 +45,7 @@ MIB = 16000
 
 
 def twin(nodes: Nodes) -> Cluster:
-    """The nodes as a cluster; three rows before them settle the order of the models."""
+    """The nodes as a cluster; three rows before them fix the order of the models."""
     states: dict[str, NodeState] = {f"model-{i}": node((name, MIB), held=[0]) for i, name in enumerate(PRODUCTS)}
     for n, (count, model) in enumerate(zip(nodes.num_gpus.tolist(), nodes.model.tolist(), strict=True)):
         states[f"node-{n:02}"] = node(*[(PRODUCTS[model], MIB)] * count)
@@ -83,7 +92,7 @@ ASKED = st.tuples(
 
 
 @given(st.integers(0, 2**32), ASKED, st.integers(0, 3))
-def test_it_decides_as_the_simulator_does(
+def test_it_decides_like_the_simulator(
     seed: int, asked: tuple[tuple[int, int], int, int, int], num_hidden: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -93,9 +102,8 @@ def test_it_decides_as_the_simulator_does(
     request = GpuRequest(
         num, AskedUnit.WHOLE, include=PATTERNS[models], milli=milli % 1000, cpu_milli=cpu, memory_mib=memory
     )
-    decision = decide(cluster, request, serving(score), all_rows(cluster), Memo())
-
-    asks = Asks(*(np.array([value]) for value in (cpu, memory, num, milli, models)))
+    decision = decided(cluster, request, serving(score))
+    asks = PodClasses(*(np.array([value]) for value in (cpu, memory, num, milli, models)))
     right, gpu = twin_scores(nodes, asks, 0, Rank.NONE, outlook.mix, learned_on(nodes, outlook, potential))
     fits = np.flatnonzero(right > -np.inf)
     assert np.ceil(decision.evaluation.score[3 + fits]).tolist() == right[fits].tolist()  # a hair less, by memory
@@ -108,14 +116,14 @@ def test_it_decides_as_the_simulator_does(
 
 
 @given(st.integers(0, 2**32), ASKED)
-def test_what_moved_the_value_sums_to_it(seed: int, asked: tuple[tuple[int, int], int, int, int]) -> None:
+def test_the_contributions_of_features_sum_to_the_gain(seed: int, asked: tuple[tuple[int, int], int, int, int]) -> None:
     rng = np.random.default_rng(seed)
     nodes, outlook, potential = random_nodes(rng, 4), random_outlook(rng), random_potential(rng, 3)
     (num, milli), cpu, memory, _ = asked
     cluster, score = twin(nodes), served(potential, outlook)
     request = GpuRequest(num, AskedUnit.WHOLE, milli=milli % 1000, cpu_milli=cpu, memory_mib=memory)
-    for row in np.flatnonzero(fit(cluster, request, all_rows(cluster)).fits).tolist():
-        told = score.told(cluster, request, row)
+    for row in np.flatnonzero(fit_all(cluster, request).fits).tolist():
+        told = score.to_json(cluster, request, row)
         assert told["served"] == "model"
         assert sum(part["movedGPUs"] for part in told["features"]) == pytest.approx(told["gainGPUs"], abs=1e-4)
 
@@ -128,11 +136,10 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 2**16))
-def test_what_is_remembered_is_what_would_be_computed(steps: list[tuple[int, int, int, int]], seed: int) -> None:
-    arrays = arrays_of({f"n{i}": node(*[(PRODUCTS[i % 3], MIB)] * 4) for i in range(4)})
+def test_cached_scores_equal_computed_ones(steps: list[tuple[int, int, int, int]], seed: int) -> None:
+    arrays = with_cpu({f"n{i}": node(*[(PRODUCTS[i % 3], MIB)] * 4) for i in range(4)})
     for row in range(4):
         arrays.set_capacity(row, 64000, 262144)
-        arrays.set_compute(row, 64000, 262144)
     rng = np.random.default_rng(seed)
     outlook, potential = random_outlook(rng), random_potential(rng)
     policy, memo = serving(served(potential, outlook)), Memo()
@@ -141,7 +148,7 @@ def test_what_is_remembered_is_what_would_be_computed(steps: list[tuple[int, int
         GpuRequest(2, cpu_milli=8000, memory_mib=1024),
     ]
     for row, milli, gpu, cpu in steps:
-        arrays.set_held(row, Held({gpu: (milli, MIB * milli // 1000)}, 0))
+        arrays.set_held(row, HeldAmounts({gpu: (milli, MIB * milli // 1000)}, 0))
         arrays.set_compute(row, cpu, 100_000)
         cluster = arrays.snapshot()
         for request in requests:
@@ -149,68 +156,32 @@ def test_what_is_remembered_is_what_would_be_computed(steps: list[tuple[int, int
             assert memo.evaluate(cluster, request, policy).evaluation.score.tolist() == fresh.score.tolist()
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from([0, 250, 1000]), st.integers(0, 1), st.integers(0, 9000)),
-        min_size=4,
-        max_size=12,
-    ),
-    st.lists(st.sampled_from([0.0, 0.3, 0.9]), min_size=12, max_size=12),
-)
-def test_what_is_remembered_of_sampled_nodes_is_what_would_be_computed(
-    steps: list[tuple[int, int, int, int]], loads: list[float]
-) -> None:
-    """Nodes get to the same state with other samples, and the same node to the same state with other samples."""
-    names = [f"n{i}" for i in range(9)]
-    arrays = arrays_of({name: node(T4, T4) for name in names})
-    for row in range(9):
-        arrays.set_compute(row, 64000, 262144)
-    cluster = observe(arrays, {name: {Gauge.LOAD: [0.1, 0.1], Gauge.MEMORY_USED: [0.0, 0.0]} for name in names})
-    model = prospect(only(node_idle=1.0, cpu_short=0.5), plain_outlook(cluster))
-
-    def policy() -> Policy:
-        return serving(LearnedScore(model, live=live_term(), serial=1), ObservedRules())
-
-    kept, memo = policy(), Memo()
-    requests = [GpuRequest(1, AskedUnit.WHOLE, milli=500, cpu_milli=4000), GpuRequest(1, cpu_milli=8000)]
-    for at, (row, milli, gpu, used_mib) in enumerate(steps):
-        arrays.set_held(row, Held({gpu: (milli, 15360 * milli // 1000)}, 0))
-        if at % 3 == 2:
-            sample = {Gauge.LOAD: [loads[at], 0.0], Gauge.MEMORY_USED: [float(used_mib), 0.0]}
-            cluster = observe(arrays, {names[row]: sample}, now=1000.0 + at)
-        cluster = arrays.snapshot()
-        for request in requests:
-            fresh = evaluate(cluster, request, policy(), all_rows(cluster))
-            known = memo.evaluate(cluster, request, kept).evaluation
-            assert known.score.tolist() == fresh.score.tolist()
-            assert known.reason.tolist() == fresh.reason.tolist()
+def with_cpu(states: dict[str, NodeState], *cpu_free: int) -> ClusterArrays:
+    """Nodes with this CPU free, or 64 cores each."""
+    arrays = arrays_of(states)
+    for row in range(len(states)):
+        arrays.set_compute(row, cpu_free[row] if cpu_free else 64000, 262144)
+    return arrays
 
 
-T4 = ("Tesla-T4", 15360)
+def loads(names: str, load: float) -> Samples:
+    """Samples of nodes with two GPUs each."""
+    return {name: {Gauge.LOAD: [load] * 2, Gauge.MEMORY_USED: [0.0] * 2} for name in names}
 
 
 def test_each_term_alone_changes_the_winner() -> None:
-    arrays = arrays_of({"a": node(T4, T4), "b": node(T4, T4, held=[0])})
-    for row in range(2):
-        arrays.set_compute(row, 64000, 262144)
-    observed = {name: {Gauge.LOAD: [0.0, 0.0], Gauge.MEMORY_USED: [0.0, 0.0]} for name in "ab"}
-    cluster = observe(arrays, observed)
-    request = GpuRequest(1, cpu_milli=1000)
+    arrays = with_cpu({"a": node(T4, T4), "b": node(T4, T4, held=[0])})
 
     def winner(cluster: Cluster, weights: KerfWeights, **value: float) -> str:
-        policy = kerf_on(cluster, only(**value), weights, live=True)
-        best = decide(cluster, request, policy, all_rows(cluster), Memo()).best
-        assert best is not None
-        return cluster.node_names[best]
+        return best_of(cluster, GpuRequest(1, cpu_milli=1000), kerf_on(cluster, only(**value), weights, live=True))
 
-    both = KerfWeights(1.0, 2.0)
+    cluster, both = observe(arrays, loads("ab", 0.0)), KerfWeights(1.0, 2.0)
     assert winner(cluster, both) == "a"  # all alike: the first by name
     # Value alone: whole nodes are worth keeping, or breaking up.
     assert winner(cluster, both, node_idle=1.0) == "b"
     assert winner(cluster, both, node_idle=-1.0) == "a"
-    # Live alone: node a's GPUs are hot and busy.
-    busy = {**observed, "a": {Gauge.LOAD: [0.9, 0.9], Gauge.MEMORY_USED: [0.0, 0.0]}}
-    shifted = observe(arrays, busy, now=1010.0)
+    # Live alone: node a's GPUs are busy.
+    shifted = observe(arrays, {**loads("b", 0.0), **loads("a", 0.9)}, now=1010.0)
     assert winner(shifted, both) == "b"
     assert winner(shifted, KerfWeights(1.0, 0.0)) == "a"
     # Both: the value of keeping b's GPU free, in quanta, is more than the headroom, or less.
@@ -218,50 +189,34 @@ def test_each_term_alone_changes_the_winner() -> None:
     assert winner(shifted, KerfWeights(0.1, 5.0), node_idle=-1.0) == "b"
 
 
-def test_the_smallest_gpu_that_will_do_comes_first_among_equals_alone() -> None:
-    large, small = ("NVIDIA-A100-SXM4-80GB", 81920), ("Tesla-T4", 15360)
-    arrays = arrays_of({"a": node(large, large), "b": node(small, small), "c": node(small, small)})
-    for row in range(3):
-        arrays.set_compute(row, 64000, 262144)
-    observed = {name: {Gauge.LOAD: [0.0, 0.0], Gauge.MEMORY_USED: [0.0, 0.0]} for name in "abc"}
-    cluster = observe(arrays, observed)
-    request = GpuRequest(1, cpu_milli=1000)
+def test_the_smallest_suitable_gpu_wins_among_equals_alone() -> None:
+    arrays = with_cpu({"a": node(A100, A100), "b": node(T4, T4), "c": node(T4, T4)})
 
-    def winner(cluster: Cluster, request: GpuRequest, **value: float) -> str:
-        best = decide(cluster, request, kerf_on(cluster, only(**value), live=True), all_rows(cluster), Memo()).best
-        assert best is not None
-        return cluster.node_names[best]
+    def winner(cluster: Cluster, memory_each_mib: int = 0, **value: float) -> str:
+        request = GpuRequest(1, memory_each_mib=memory_each_mib, cpu_milli=1000)
+        return best_of(cluster, request, kerf_on(cluster, only(**value), live=True))
 
-    assert winner(cluster, request) == "b"
-    assert winner(cluster, dataclasses.replace(request, memory_each_mib=16000)) == "a"
+    cluster = observe(arrays, loads("abc", 0.0))
+    assert winner(cluster) == "b"
+    assert winner(cluster, 16000) == "a"
     # A quantum is more, and so is a tenth of headroom.
     arrays.set_compute(0, 9000, 262144)
-    assert winner(observe(arrays, observed), request, cpu_log=-5.0) == "a"
+    assert winner(observe(arrays, loads("abc", 0.0)), cpu_log=-5.0) == "a"
     arrays.set_compute(0, 64000, 262144)
-    busy = observed | {name: {Gauge.LOAD: [0.2, 0.2], Gauge.MEMORY_USED: [0.0, 0.0]} for name in "bc"}
-    assert winner(observe(arrays, busy, now=1010.0), request) == "a"
+    assert winner(observe(arrays, {**loads("a", 0.0), **loads("bc", 0.2)}, now=1010.0)) == "a"
 
 
-def test_without_samples_the_live_term_is_nothing() -> None:
+def test_without_samples_the_live_term_is_0() -> None:
     cluster = cluster_of({"a": node(T4, T4, used={0: (500, 8000)}), "b": node(T4, T4)})
     share = GpuRequest(1, AskedUnit.WHOLE, milli=250)
-    scores = [
-        evaluate(cluster, share, kerf_on(cluster, only(worth=1.0), live=live), all_rows(cluster)).score.tolist()
+    with_live, without = (
+        decided(cluster, share, kerf_on(cluster, only(worth=1.0), live=live)).evaluation.score.tolist()
         for live in (True, False)
-    ]
-    assert scores[0] == scores[1]
+    )
+    assert with_live == without
 
 
-def test_without_a_model_best_fit_ranks_and_that_is_told() -> None:
-    cluster = cluster_of({"a": node(T4, T4), "b": node(T4, T4, held=[0])})
-    request, policy = GpuRequest(1), serving(LearnedScore(why_not="it was refused"))
-    ours, tightest = (decide(cluster, request, p, all_rows(cluster), Memo()) for p in (policy, POLICIES["tightest"]))
-    assert ours.evaluation.score.tolist() == tightest.evaluation.score.tolist()
-    assert ours.terms is not None and ours.best is not None
-    assert ours.terms(cluster, request, ours.best) == {"served": "tightest", "reason": "it was refused"}
-
-
-def test_values_that_are_not_finite_are_not_ranked_by() -> None:
+def test_best_fit_ranks_where_values_are_not_finite_and_that_is_reported() -> None:
     arrays = arrays_of({"a": node(T4, T4), "b": node(T4, T4, held=[0])})
     cluster = arrays.snapshot()
     policy, memo = kerf_on(cluster, only(cpu_square=1e308)), Memo()
@@ -271,28 +226,22 @@ def test_values_that_are_not_finite_are_not_ranked_by() -> None:
     arrays.set_compute(1, 10**9, 10**9)
     broken = arrays.snapshot()
     found = decide(broken, request, policy, all_rows(broken), memo)
-    right = decide(broken, GpuRequest(1), POLICIES["bestfit"], all_rows(broken), Memo())
-    assert found.evaluation.score.tolist() == right.evaluation.score.tolist()
+    assert found.evaluation.score.tolist() == decided(broken).evaluation.score.tolist()
     assert found.terms is not None and found.best is not None
     assert "not finite" in found.terms(broken, request, found.best)["reason"]
 
 
 def test_a_node_without_the_cpu_comes_last() -> None:
-    arrays = arrays_of({"a": node(T4, T4), "b": node(T4, T4), "c": node(T4)})
-    for row, cpu in enumerate((1000, 8000, 500)):
-        arrays.set_compute(row, cpu, 1000)
-    cluster = arrays.snapshot()
-    policy = kerf_on(cluster, only(cpu=-1.0))
-    score = evaluate(cluster, GpuRequest(1, cpu_milli=4000), policy, all_rows(cluster)).score
+    cluster = with_cpu({"a": node(T4, T4), "b": node(T4, T4), "c": node(T4)}, 1000, 8000, 500).snapshot()
+    score = decided(cluster, GpuRequest(1, cpu_milli=4000), kerf_on(cluster, only(cpu=-1.0))).evaluation.score
     assert score.argmax() == 1
     assert (score[[0, 2]] == -1e9).all()
 
 
 def test_units_of_unknown_index_count_as_used() -> None:
-    """What device plugins alone hand out: the last idle GPUs, for whole units and for time slices."""
-    free = {"a": node(T4, T4, T4), "b": node(T4, T4, T4, untracked=1), "c": node(T4, T4, T4, held=[2])}
-    cluster = cluster_of(free)
+    """As many of the last idle GPUs."""
+    states = {"a": node(T4, T4, T4), "b": node(T4, T4, T4, untracked=1), "c": node(T4, T4, T4, held=[2])}
+    cluster = cluster_of(states)
     policy = kerf_on(cluster, only(0.01, gpu_square=-1.0))  # (free / 3)^2 x 3: gains differ by what is free
-    score = evaluate(cluster, GpuRequest(1), policy, all_rows(cluster)).score
     # 9 - 4 and 4 - 1 of 3, in hundredths of a GPU
-    assert np.ceil(score).tolist() == [166, 100, 100]
+    assert np.ceil(decided(cluster, ONE, policy).evaluation.score).tolist() == [166, 100, 100]

@@ -1,13 +1,10 @@
-"""What part of its GPU's compute a MIG device has."""
-
-import pytest
+"""The part of its GPU's compute that a MIG device has."""
 
 from extender.core.resources.mig import mig_slices
 
 
-@pytest.mark.parametrize(
-    ("profile", "model", "slices"),
-    [
+def test_slices_of_a_profile() -> None:
+    for profile, model, slices in (
         ("1g.5gb", "", (1, 7)),
         ("7g.80gb", "NVIDIA H100 80GB HBM3", (7, 7)),
         ("3g.20gb.me", "a100-sxm4-40gb", (3, 7)),
@@ -24,7 +21,5 @@ from extender.core.resources.mig import mig_slices
         ("nonsense", "", (1, 7)),
         ("9g.80gb", "", (1, 7)),
         ("", "", (1, 7)),
-    ],
-)
-def test_a_device_has_its_part_of_the_slices(profile: str, model: str, slices: tuple[int, int]) -> None:
-    assert mig_slices(profile, model) == slices
+    ):
+        assert mig_slices(profile, model) == slices, profile

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from extender.core.clusters import Floats
-from extender.core.fragmentation import Asks, Mix, Nodes
+from extender.core.fragmentation import Mix, Nodes, PodClasses
 from extender.core.valuenet import attention
 from extender.core.valuenet.attention import CLUSTER_FEATURES, POD_FEATURES, Attention, Sight
 from extender.core.valuenet.features import CONTEXT, FEATURES, Outlook, Worth, outlook_of
@@ -17,7 +17,7 @@ class Expectation(NamedTuple):
     """What an outlook is made of."""
 
     nodes: Nodes
-    asks: Asks
+    asks: PodClasses
     expected: Floats
     mix: Mix
     worth: Worth

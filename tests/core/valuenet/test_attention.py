@@ -1,6 +1,7 @@
-"""The attention actor in NumPy: what it sees, how it pools, the potential that comes out, what is refused."""
+"""The attention actor in NumPy: its inputs, its pooling, the resulting potential, and what is refused."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def test_pooling_is_a_weighted_mean_for_each_query() -> None:
     )
 
 
-def test_nodes_without_gpus_are_not_seen() -> None:
+def test_nodes_without_gpus_are_no_input() -> None:
     rng = np.random.default_rng(7)
     nodes = random_nodes(rng, 20)
     with_gpus = nodes.at(nodes.num_gpus > 0)
@@ -50,29 +51,22 @@ def test_nodes_without_gpus_are_not_seen() -> None:
         assert np.array_equal(ours, theirs)
 
 
-def test_a_row_that_stands_for_three_nodes_is_three_rows() -> None:
+def test_rows_count_as_often_as_they_stand_for_nodes_in_any_order() -> None:
     rng = np.random.default_rng(1)
     actor, seen = random_attention(rng), random_sight(rng, 4, 3)
     often = np.repeat(np.arange(4), [3, 1, 2, 1])
     one_by_one = seen._replace(nodes=seen.nodes[often], node_count=np.ones(7))
     grouped = seen._replace(node_count=np.array([3.0, 1.0, 2.0, 1.0]))
     assert attention.point(grouped, actor) == pytest.approx(attention.point(one_by_one, actor), rel=1e-12)
-
-
-def test_the_order_of_nodes_and_pods_does_not_matter() -> None:
-    rng = np.random.default_rng(2)
-    actor, seen = random_attention(rng), random_sight(rng, 8, 5)
-    order, other = rng.permutation(8), rng.permutation(5)
+    nodes, pods = rng.permutation(4), rng.permutation(3)
     shuffled = seen._replace(
-        nodes=seen.nodes[order],
-        node_count=seen.node_count[order],
-        pods=seen.pods[other],
-        pod_count=seen.pod_count[other],
+        nodes=seen.nodes[nodes], node_count=seen.node_count[nodes], pods=seen.pods[pods], pod_count=seen.pod_count[pods]
     )
     assert attention.point(shuffled, actor) == pytest.approx(attention.point(seen, actor), rel=1e-12)
+    assert np.isfinite(attention.point(random_sight(rng, 3, 0), actor)).all()  # no expected pods
 
 
-def test_what_is_seen_changes_the_potential_and_nothing_seen_does_without_attention() -> None:
+def test_inputs_change_the_potential_and_only_with_queries() -> None:
     rng = np.random.default_rng(3)
     actor = random_attention(rng)
     one, other = random_sight(rng, 6, 3), random_sight(rng, 9, 2)
@@ -82,7 +76,7 @@ def test_what_is_seen_changes_the_potential_and_nothing_seen_does_without_attent
     assert attention.point(one, blind).tolist() == attention.point(other, blind).tolist()
 
 
-def test_a_point_of_zero_is_where_the_actor_began() -> None:
+def test_point_zero_is_the_initial_potential() -> None:
     actor = random_attention(np.random.default_rng(4))
     begun = attention.potential_at(np.zeros(D), actor)
     assert begun.weights.tolist() == actor.begin[:-1].tolist()
@@ -91,25 +85,16 @@ def test_a_point_of_zero_is_where_the_actor_began() -> None:
     assert further.weights[2] == actor.begin[2] + actor.reach[2]
 
 
-def test_no_pods_expected_is_no_fault() -> None:
-    rng = np.random.default_rng(5)
-    seen = random_sight(rng, 3, 0)
-    assert np.isfinite(attention.point(seen, random_attention(rng))).all()
-
-
 def arrays(net: int = 2) -> dict[str, Floats]:
     return dict(random_attention(np.random.default_rng(6), net=net)._asdict())
 
 
-def test_arrays_of_a_file_are_an_actor() -> None:
+def test_arrays_of_a_file_are_an_actor_and_older_files_have_no_net() -> None:
     given = arrays()
     actor = attention.attention_of(given, FEATURES_VERSION, FEATURES)
     assert all(np.array_equal(given[name], array) for name, array in actor._asdict().items())
-
-
-def test_files_of_before_have_no_net() -> None:
-    given = {name: array for name, array in arrays(0).items() if not name.startswith("value_")}
-    actor = attention.attention_of(given, FEATURES_VERSION, FEATURES)
+    older = {name: array for name, array in arrays(0).items() if not name.startswith("value_")}
+    actor = attention.attention_of(older, FEATURES_VERSION, FEATURES)
     assert len(attention.potential_at(np.zeros(D), actor).out) == 0
 
 
@@ -122,9 +107,8 @@ def test_the_net_of_its_value_sees_what_the_embedding_does() -> None:
     assert values(rows, potential) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("name", "array", "reason"),
-    [
+def test_arrays_that_do_not_match_are_refused() -> None:
+    cases: list[tuple[str, Any, str]] = [
         ("out", None, "has arrays"),
         ("more", np.zeros(1), "has arrays"),
         ("out", np.zeros((3, D)), "array out: shape"),
@@ -135,19 +119,15 @@ def test_the_net_of_its_value_sees_what_the_embedding_does() -> None:
         ("value_out", np.zeros(3), "array value_hidden: shape"),
         ("value_hidden", None, "array value_hidden: shape"),
         ("value_hidden", np.full((F, 2), 1e308), "not finite"),
-    ],
-)
-def test_what_does_not_match_is_refused(name: str, array: Floats | None, reason: str) -> None:
-    given = arrays()
-    given.pop(name, None)
-    if array is not None:
-        given[name] = array
-    with pytest.raises(PotentialError, match=reason):
-        attention.attention_of(given, FEATURES_VERSION, FEATURES)
-
-
-def test_other_features_are_refused() -> None:
-    with pytest.raises(PotentialError, match="version"):
-        attention.attention_of(arrays(), FEATURES_VERSION + 1, FEATURES)
-    with pytest.raises(PotentialError, match="other features"):
-        attention.attention_of(arrays(), FEATURES_VERSION, FEATURES[1:])
+    ]
+    for name, array, reason in cases:
+        given = {other: value for other, value in arrays().items() if other != name}
+        given |= {} if array is None else {name: array}
+        with pytest.raises(PotentialError, match=reason):
+            attention.attention_of(given, FEATURES_VERSION, FEATURES)
+    for version, features, reason in (
+        (FEATURES_VERSION + 1, FEATURES, "version"),
+        (FEATURES_VERSION, FEATURES[1:], "other features"),
+    ):
+        with pytest.raises(PotentialError, match=reason):
+            attention.attention_of(arrays(), version, features)

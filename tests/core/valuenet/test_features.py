@@ -1,4 +1,4 @@
-"""Features of a node: the vectorised ones beside a loop over nodes and GPUs."""
+"""Features of a node: vectorised, against a loop over nodes and GPUs."""
 
 import math
 
@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import Asks, Nodes, TypicalPod, fragment_milli, mix_of
+from extender.core.fragmentation import Nodes, PodClasses, TypicalPod, fragment_milli, mix_of
 from extender.core.valuenet.features import CONTEXT, FEATURES, _needs, features, outlook_of, plain_worth
-from tests.core.valuenet.builders import Expectation, random_expectation, random_outlook
+from tests.core.valuenet.builders import Expectation, random_expectation
 from tests.model.builders import random_asks, random_nodes
 
 SEEDS = st.integers(0, 2**32)
 
 
-def takes_model(asks: Asks, c: int, model: int) -> bool:
+def takes_model(asks: PodClasses, c: int, model: int) -> bool:
     return model >= 0 and int(asks.models[c]) >> model & 1 == 1
 
 
 def scarcity(expectation: Expectation, c: int) -> float:
-    """GPUs that a class will ask for, by all those on nodes that could host it when empty."""
+    """GPUs that a class will request, per GPU on nodes that could host it when empty."""
     nodes, asks = expectation.nodes, expectation.asks
     suitable = 0
     for n in range(len(nodes.model)):
@@ -31,7 +31,7 @@ def scarcity(expectation: Expectation, c: int) -> float:
 
 
 def wanted(expectation: Expectation, model: int) -> float:
-    """GPUs of a model that pods who don't take every model will ask for, by the number that there are."""
+    """GPUs of a model that pods that don't accept every model will request, per GPU of it."""
     nodes, asks = expectation.nodes, expectation.asks
     held = [int(nodes.num_gpus[nodes.model == m].sum()) for m in range(3)]
     if model < 0 or not held[model]:
@@ -100,8 +100,8 @@ def test_features_equal_a_loop_over_nodes(seed: int) -> None:
 
 
 def test_features_of_a_node_worked_by_hand() -> None:
-    # One class: a whole GPU with 8 cores and 16 GiB, which does with this model; the cluster has a model more. The node
-    # has 4 GPUs, two idle, one with 250 milli left. 6 pods will come for its 4 GPUs and the 4 of another node like it.
+    # One class: a whole GPU of this model with 8 cores and 16 GiB; the cluster has another model. The node has 4 GPUs,
+    # two idle, one with 250 milli left. 6 pods are expected for its 4 GPUs and the 4 of an equal node.
     mix = mix_of([TypicalPod(8000, 1, 1000, 1, 1)], 1)
     cpu, memory, num, model, cpu_free, memory_free = (
         np.array([amount, amount]) for amount in (32000, 65536, 4, 0, 16000, 8192)
@@ -110,7 +110,7 @@ def test_features_of_a_node_worked_by_hand() -> None:
     nodes = Nodes(cpu, memory, num, model, cpu_free, memory_free, free)
     others = Nodes(*(np.concatenate([column, column[:1]]) for column in nodes))
     others.model[2] = 1
-    asks = Asks(*(np.array([amount]) for amount in (8000, 16384, 1, 1000, 1)))
+    asks = PodClasses(*(np.array([amount]) for amount in (8000, 16384, 1, 1000, 1)))
     worth = plain_worth(2)._replace(compute=np.array([[0.25, 0.5], [9, 9], [9, 9]]))
     outlook = outlook_of(others, asks, np.array([6.0]), mix, worth)
     found = dict(zip(FEATURES, features(nodes, outlook)[0].tolist(), strict=True))
@@ -124,20 +124,10 @@ def test_features_of_a_node_worked_by_hand() -> None:
     })  # fmt: skip
 
 
-@given(SEEDS)
-def test_the_order_of_gpus_and_nodes_changes_nothing(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    nodes, outlook = random_nodes(rng, 6), random_outlook(rng)
-    order = rng.permutation(6)
-    moved = nodes.at(order)
-    moved = moved._replace(gpu_free_milli=moved.gpu_free_milli[:, ::-1].copy())
-    assert features(moved, outlook) == pytest.approx(features(nodes, outlook)[order], rel=1e-12, abs=1e-12)
-
-
-def test_needs_are_means_over_the_gpus_asked_for() -> None:
+def test_needs_are_means_over_the_requested_gpus() -> None:
     # 3 shares of half a GPU with 2 cores, 1 pod of 4 GPUs with 40 cores; pods without GPUs don't count.
     columns = ([2000, 40000, 64000], [4096, 65536, 4096], [1, 4, 0], [500, 1000, 0], [-1, -1, -1])
-    asks = Asks(*(np.array(column) for column in columns))
+    asks = PodClasses(*(np.array(column) for column in columns))
     cpu, memory = _needs(asks, np.array([3, 1, 50]))
     assert cpu == pytest.approx((3 * 2000 + 40000) / 5.5)
     assert memory == pytest.approx((3 * 4096 + 65536) / 5.5)
@@ -145,14 +135,14 @@ def test_needs_are_means_over_the_gpus_asked_for() -> None:
     assert _needs(random_asks(np.random.default_rng(0), 3), np.zeros(3, np.int64)) == (1.0, 1.0)
 
 
-def test_what_kind_of_pods_are_expected() -> None:
-    """Two nodes of two GPUs, of two models; 4 GPUs are asked for: 1 in shares, 2 by a pair, 1 by a choosy pod."""
+def test_the_context_describes_the_expected_pods() -> None:
+    """Two nodes of two GPUs, of two models; 4 GPUs are requested: 1 in shares, 2 by a pair, 1 of one model."""
     two = np.array([10_000, 10_000])
     nodes = Nodes(
         cpu_milli=two, memory_mib=two, num_gpus=np.array([2, 2]), model=np.array([0, 1]),
         cpu_free_milli=two, memory_free_mib=two, gpu_free_milli=np.full((2, 2), 1000, np.int32),
     )  # fmt: skip
-    asks = Asks(
+    asks = PodClasses(
         cpu_milli=np.array([1000, 2000, 1000, 3000]), memory_mib=np.zeros(4, np.int64),
         num_gpus=np.array([1, 2, 1, 0]), gpu_milli=np.array([500, 1000, 1000, 0]), models=np.array([3, 3, 2, 3]),
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.core.fragmentation import Asks, Nodes
+from extender.core.fragmentation import Nodes, PodClasses
 from extender.core.valuenet import potentials
 from extender.core.valuenet.features import FEATURES, FEATURES_VERSION, Outlook, features
 from extender.core.valuenet.potentials import Potential, PotentialError, _steps, potential_of, prospect
@@ -29,7 +29,9 @@ def oracle_value(nodes: Nodes, n: int, outlook: Outlook, potential: Potential) -
     return value
 
 
-def oracle_gains(nodes: Nodes, asks: Asks, c: int, n: int, outlook: Outlook, potential: Potential) -> dict[int, float]:
+def oracle_gains(
+    nodes: Nodes, asks: PodClasses, c: int, n: int, outlook: Outlook, potential: Potential
+) -> dict[int, float]:
     """The gain of V by GPU of a share, or by -1."""
     before = oracle_value(nodes, n, outlook, potential)
     free, milli = nodes.gpu_free_milli[n].tolist(), int(asks.gpu_milli[c])
@@ -63,7 +65,7 @@ def test_scores_equal_a_loop_over_nodes_and_gpus(seed: int, num_hidden: int) -> 
     assert all(np.array_equal(np.asarray(nodes[i]), np.asarray(untouched[i])) for i in range(len(nodes)))
 
 
-def test_a_quantum_makes_equals() -> None:
+def test_gains_are_rounded_down_to_quanta() -> None:
     potential = potentials.linear(np.zeros(len(FEATURES)), 0.5)
     gains = np.array([-0.1, 0.0, -1e-9, 0.49, 0.5, 0.4999999999])
     assert _steps(gains, potential).tolist() == [-1, 0, 0, 0, 1, 1]
@@ -73,9 +75,9 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
     return {**random_potential(np.random.default_rng(0))._asdict(), **replaced}
 
 
-@pytest.mark.parametrize(
-    ("given_arrays", "version", "names", "reason"),
-    [
+def test_arrays_that_do_not_match_are_refused() -> None:
+    wide = len(FEATURES) + 1
+    for given_arrays, version, names, reason in (
         (arrays(), FEATURES_VERSION + 1, FEATURES, "features version 4; this program has version 3"),
         (arrays(), FEATURES_VERSION, FEATURES[::-1], "other features"),
         ({}, FEATURES_VERSION, FEATURES, "has arrays none"),
@@ -83,31 +85,17 @@ def arrays(**replaced: np.ndarray) -> dict[str, np.ndarray]:
         (arrays(bias=np.zeros(4)), FEATURES_VERSION, FEATURES, r"bias: shape \(4,\)"),
         (arrays(bias=np.array([0, np.nan, 0])), FEATURES_VERSION, FEATURES, "bias: not all numbers are finite"),
         (arrays(bias=np.zeros(3, np.float32)), FEATURES_VERSION, FEATURES, "bias: float32"),
-        (arrays(weights=np.full(len(FEATURES), 1e303)), FEATURES_VERSION, FEATURES, "of 1e\\+06 is not finite"),
-        (
-            arrays(by_context=np.ones((1, len(FEATURES) + 1))),
-            FEATURES_VERSION,
-            FEATURES,
-            r"by_context: shape \(1, 20\)",
-        ),
-        (
-            arrays(by_context=np.full((4, len(FEATURES) + 1), 1e3)),
-            FEATURES_VERSION,
-            FEATURES,
-            "of 1e\\+06 is not finite",
-        ),
+        (arrays(weights=np.full(wide - 1, 1e303)), FEATURES_VERSION, FEATURES, r"of 1e\+06 is not finite"),
+        (arrays(by_context=np.ones((1, wide))), FEATURES_VERSION, FEATURES, r"by_context: shape \(1, 20\)"),
+        (arrays(by_context=np.full((4, wide), 1e3)), FEATURES_VERSION, FEATURES, r"of 1e\+06 is not finite"),
         (arrays(quantum=np.zeros(1)), FEATURES_VERSION, FEATURES, "quantum is not above 0"),
-    ],
-)
-def test_what_does_not_belong_here_is_refused(
-    given_arrays: dict[str, np.ndarray], version: int, names: tuple[str, ...], reason: str
-) -> None:
-    with pytest.raises(PotentialError, match=reason):
-        potential_of(given_arrays, version, names)
+    ):
+        with pytest.raises(PotentialError, match=reason):
+            potential_of(given_arrays, version, names)
 
 
 @given(SEEDS)
-def test_in_a_context_weights_and_quantum_are_others(seed: int) -> None:
+def test_a_context_shifts_weights_and_quantum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     nodes, asks, outlook = random_nodes(rng, 6), random_asks(rng, 5), random_outlook(rng)
     potential = random_potential(rng, by_context=True)
@@ -133,15 +121,11 @@ def test_in_a_context_weights_and_quantum_are_others(seed: int) -> None:
     )
 
 
-def test_models_of_before_depend_on_no_context() -> None:
-    before = {name: array for name, array in arrays().items() if name != "by_context"}
-    found = potential_of(before, FEATURES_VERSION, FEATURES)
+def test_a_potential_survives_its_arrays_and_older_models_depend_on_no_context() -> None:
+    for by_context in (False, True):
+        right = random_potential(np.random.default_rng(0), by_context=by_context)
+        found = potential_of(right._asdict(), FEATURES_VERSION, FEATURES)
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, right, strict=True))
+    older = {name: array for name, array in arrays().items() if name != "by_context"}
+    found = potential_of(older, FEATURES_VERSION, FEATURES)
     assert potentials.in_context(found, np.ones(4)) is found
-
-
-@pytest.mark.parametrize("by_context", [False, True])
-def test_arrays_of_a_potential_give_it_back(by_context: bool) -> None:
-    right = random_potential(np.random.default_rng(0), by_context=by_context)
-    found = potential_of(right._asdict(), FEATURES_VERSION, FEATURES)
-    for ours, theirs in zip(found, right, strict=True):
-        assert np.array_equal(ours, theirs)

@@ -24,7 +24,6 @@ WHOSE: Final = "test.example/whose"
 
 
 def time_of(unix_s: float) -> str:
-    """As the API server writes a time."""
     return f"{datetime.fromtimestamp(int(unix_s), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -60,7 +59,7 @@ SHAPES: Final[dict[str, tuple[dict[str, str], dict[str, Any]]]] = {
 
 @dataclass(frozen=True)
 class Owner:
-    """Who keeps pods, and how consumers are to call that."""
+    """The owner of pods, and what consumers call it."""
 
     kind: str = ""
     name: str = ""
@@ -109,7 +108,7 @@ Edit = Callable[[Manifest, float], object]
 
 
 def _annotated(annotations: dict[str, str | None]) -> Edit:
-    """None takes one away."""
+    """None removes an annotation."""
 
     def edit(item: Manifest, now: float) -> None:
         found = {**item["metadata"]["annotations"], **annotations}
@@ -123,7 +122,7 @@ def _labelled(labels: dict[str, str]) -> Edit:
 
 
 def _condition(kind: str, status: str, reason: str = "", message: str = "") -> Edit:
-    """With the time in the message."""
+    """`{}` in the message is the time."""
 
     def edit(item: Manifest, now: float) -> None:
         others = [one for one in item["status"].get("conditions", ()) if one["type"] != kind]
@@ -222,10 +221,10 @@ NODE_EDITS: Final[dict[str, Edit]] = {
     "is not ready": _condition("Ready", "False"),
     "has the first address": _address(0),
     "has the second address": _address(1),
-    "is set aside": _note(trial=False),
+    "is quarantined": _note(trial=False),
     "is on trial": _note(trial=True),
     "has a note that nobody reads": _annotated({"kerf.dev/set-aside": "{"}),
-    "is set aside no more": _annotated({"kerf.dev/set-aside": None}),
+    "is quarantined no more": _annotated({"kerf.dev/set-aside": None}),
     "reports": _annotated({"kerf.dev/node-report": '{"version": 1}'}),
     "reports no more": _annotated({"kerf.dev/node-report": None}),
     "lives": lambda node, now: node["status"].update(phase=str(now)),
@@ -234,7 +233,7 @@ NODE_EDITS: Final[dict[str, Edit]] = {
 
 @dataclass
 class Cluster:
-    """An API server, and what happens to its objects."""
+    """An API server, and changes of its objects."""
 
     server: ApiServer
     now: float = WALL
@@ -243,7 +242,7 @@ class Cluster:
     num_made: int = 0
 
     def make_pod(self, slot: str, shape: str, owner: int, gang: str, gates: Sequence[str], dated: bool) -> None:
-        """A pod that is new, in place of the one of its name."""
+        """Create a pod in place of the one of its name."""
         self.delete(PODS_PATH, slot)
         namespace, _, name = slot.partition("/")
         (annotations, spec), (of_gang, labels), of = SHAPES[shape], GANGS[gang], OWNERS[owner]
@@ -260,14 +259,14 @@ class Cluster:
         self.server.put(PODS_PATH, {"metadata": metadata, "spec": {**spec, **gated}, "status": {"phase": "Pending"}})
 
     def edit_pod(self, slot: str, edit: str) -> None:
-        """A pod is changed; it is made if it is not there."""
+        """Change a pod, created if needed."""
         pod = self._pod(slot)
         if not finished(pod) and not is_unreadable(pod):
             (WORDS | POD_EDITS)[edit](pod, self.now)
             self.server.put(PODS_PATH, pod)
 
     def bind(self, slot: str, node: str) -> None:
-        """A pod gets its node, once no gate keeps it."""
+        """Bind a pod, without its gates."""
         pod = self._pod(slot)
         if finished(pod) or pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             return
@@ -279,12 +278,11 @@ class Cluster:
         self.server.put(PODS_PATH, pod)
 
     def run(self, slot: str, node: str) -> None:
-        """The same, and it starts there."""
         self.bind(slot, node)
         self.edit_pod(slot, "starts")
 
     def finish(self, slot: str, phase: str) -> None:
-        """A pod has ended, and is there yet."""
+        """A pod ends, and still exists."""
         pod = self._pod(slot)
         if not finished(pod):
             times = {"startedAt": time_of(self.now), "finishedAt": time_of(self.now)}
@@ -293,23 +291,21 @@ class Cluster:
             self.server.put(PODS_PATH, pod)
 
     def begin_to_delete(self, slot: str) -> None:
-        """A pod is to end."""
         pod = self._pod(slot)
         pod["metadata"] |= {"deletionTimestamp": time_of(self.now + 30), "deletionGracePeriodSeconds": 30}
         self.server.put(PODS_PATH, pod)
 
     def delete(self, path: str, key: str) -> None:
-        """An object is gone."""
         if key in self.server.objects[path]:
             self.server.delete(path, key)
 
     def delete_at_once(self, slot: str) -> None:
-        """A pod is gone, and that it was being deleted is told with that alone."""
+        """Delete a pod; only its last event has the deletion timestamp."""
         if slot in self.server.objects[PODS_PATH]:
             self.server.delete(PODS_PATH, slot, deletionTimestamp=time_of(self.now))
 
     def blur(self, path: str, key: str) -> None:
-        """Nobody can read an object any more, or everybody again."""
+        """Make an object impossible to decode, or possible again."""
         found = self.server.objects[path].get(key)
         if found is not None:
             labels = found["metadata"]["hidden"] if is_unreadable(found) else UNREADABLE
@@ -317,7 +313,7 @@ class Cluster:
             self.server.put(path, {**found, "metadata": metadata})
 
     def edit_node(self, name: str, edit: str) -> None:
-        """A node is changed; it is made if it is not there."""
+        """Change a node, created if needed."""
         node = deepcopy(self.server.objects[NODES_PATH].get(f"/{name}"))
         if node is None:
             metadata = {"name": name, "uid": self._uid(name), "labels": {}, "annotations": {}}
@@ -328,7 +324,7 @@ class Cluster:
             self.server.put(NODES_PATH, node)
 
     def edit_namespace(self, name: str, label: str) -> None:
-        """A namespace is labelled; it is made if it is not there."""
+        """Label a namespace, created if needed."""
         found = self.server.objects[NAMESPACES_PATH].get(f"/{name}")
         metadata = found["metadata"] if found else {"name": name, "uid": self._uid(name)}
         if found is None or not is_unreadable(found):
@@ -398,7 +394,7 @@ _STEPS: Final = st.one_of(st.just(_NOTHING), *(st.sampled_from(steps) for often,
 def _history(
     pod_edits: list[str], node_edits: list[str], shapes: list[str], steps: list[tuple[Step, bool]]
 ) -> list[tuple[Step, bool]]:
-    """With the names of what is done to objects in place of their numbers, and without what is nothing."""
+    """Replace numbers of edits and shapes by their names, and leave out steps that do nothing."""
     chosen = {"edit_pod": pod_edits, "edit_node": node_edits, "make_pod": shapes}
     found = list[tuple[Step, bool]]()
     for step, at_once in steps:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH, ApiError, Query, UnreachableError
+from tests.kube.transports import ReadOnly
 
 Manifest = dict[str, Any]
 PATHS: Final = (NODES_PATH, PODS_PATH, NAMESPACES_PATH)
@@ -20,18 +21,16 @@ _MOST_TURNS: Final = 1000
 
 
 def key_of(manifest: Manifest) -> str:
-    """`namespace/name`."""
     return f"{manifest['metadata'].get('namespace', '')}/{manifest['metadata']['name']}"
 
 
 def finished(manifest: Manifest) -> bool:
-    """Whether a pod has ended for good."""
     return manifest.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
 class Event:
-    """What a watch tells."""
+    """An event of a watch."""
 
     version: int
     kind: str
@@ -40,7 +39,7 @@ class Event:
 
 @dataclass
 class ApiServer:
-    """What there is, and what has happened. Manifests stay as they are: what changes an object puts another one."""
+    """Objects and their history. Manifests are never changed in place."""
 
     selects: bool = True
     """Whether it selects as a real one does: a pod that has finished is neither listed nor told of, and one that
@@ -55,7 +54,7 @@ class ApiServer:
     """By version, what there was."""
 
     def put(self, path: str, manifest: Manifest) -> None:
-        """An object is made, or changed."""
+        """Create or change an object."""
         self._begin()
         key = key_of(manifest)
         metadata = {**manifest["metadata"], "resourceVersion": str(self.version)}
@@ -68,7 +67,7 @@ class ApiServer:
             self._tell(path, "DELETED", known)
 
     def delete(self, path: str, key: str, **last: str) -> None:
-        """An object is gone; `last` is what its metadata says besides in the end."""
+        """Delete an object; `last` are metadata of its last version."""
         manifest = self.objects[path][key]
         self._begin()
         del self.objects[path][key]
@@ -76,19 +75,17 @@ class ApiServer:
             self._tell(path, "DELETED", {**manifest, "metadata": {**manifest["metadata"], **last}})
 
     def listed(self, path: str) -> list[Manifest]:
-        """What a list names."""
         return [manifest for manifest in self.objects[path].values() if self._is_selected(manifest)]
 
     def since(self, path: str, version: int) -> list[Event]:
-        """What has happened after a version."""
         return [event for event in self.events[path] if event.version > version]
 
     def forget(self, path: str) -> None:
-        """What has happened so far is not known any more: who has not heard of it lists again."""
+        """Compact the history, so that watches from before it are expired."""
         self.oldest[path] = self.version
 
     def unbound_at(self, key: str) -> int | None:
-        """The last version at which a pod that has a node had none, None where there is no such pod or version."""
+        """The last version at which a pod with a node had none, None if there is none."""
         pod = self.objects[PODS_PATH].get(key)
         if pod is None or "nodeName" not in pod["spec"]:
             return None
@@ -100,7 +97,7 @@ class ApiServer:
         return None
 
     def restore(self, version: int) -> None:
-        """All is as it was at a version, and versions count on from there."""
+        """Return to a version, from which versions count on."""
         if version >= self.version:
             return
         self.version = version
@@ -137,13 +134,13 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Say:
-    """A watch is to tell of so many events, and of the version that it has come to."""
+    """A watch sends so many events, and a bookmark after the last one."""
 
     most: int = 1_000_000
 
 
 @dataclass(eq=False)
-class Line:
+class Line(ReadOnly):
     """The transport of one process."""
 
     server: ApiServer
@@ -160,19 +157,6 @@ class Line:
     """Paths whose watches wait for what to tell."""
     _lists: dict[str, tuple[list[Manifest], list[Manifest]]] = field(default_factory=dict)
     """All that a list names and what is left of it, by where it goes on."""
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def post(self, path: str, body: bytes) -> bytes:
-        raise NotImplementedError
-
-    async def patch(self, path: str, body: bytes) -> bytes:
-        raise NotImplementedError
-
-    async def ensure(self, path: str, body: bytes) -> bytes:
-        raise NotImplementedError
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         if path in PATHS:
@@ -232,7 +216,7 @@ class Line:
                     yield [b"{"]
 
     async def tell(self, path: str, order: Say | End) -> None:
-        """Have a watch tell something, or end; once the process has taken that in."""
+        """Have a watch send something or end, and wait until the process has handled it."""
         if order is End.FORGOTTEN:
             self.server.forget(path)
         self._orders[path].put_nowait(order)
@@ -240,7 +224,7 @@ class Line:
         await self.settle([path])
 
     async def settle(self, paths: Iterable[str]) -> None:
-        """Once watches of all these wait for what to tell."""
+        """Wait until watches of these paths are idle."""
         for _ in range(_MOST_TURNS):
             if self._waiting.issuperset(paths):
                 return
@@ -249,7 +233,7 @@ class Line:
 
 
 def is_unreadable(manifest: Manifest) -> bool:
-    """Whether nobody can read it."""
+    """Whether it can't be decoded."""
     return bool(manifest["metadata"].get("labels") == UNREADABLE)
 
 

@@ -26,7 +26,7 @@ from extender.explain.workloads import belonging
 from extender.kube.commit import Resolver
 from extender.kube.objects import Node, Pod, unix_time
 from extender.kube.watches import BOUND_PODS, NODES, PENDING_PODS, PODS, Feed, ReflectorTimes
-from extender.ledger.ledger import ClaimState, Ledger
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.ledger.mirror import Mirror
 from extender.planning.quotas import Quotas
 from extender.plugins.holdings import Holding
@@ -35,9 +35,9 @@ from extender.plugins.pod_demands import read_presence
 from extender.plugins.pod_resources import read_compute, while_resized
 from extender.plugins.protocol import DevicePlugin
 from extender.plugins.registry import NATIVE, plugin_of
-from extender.queueing.asked import Asked
 from extender.queueing.controller import _NAMESPACES, QueueController
 from extender.queueing.direct.follower import Follower
+from extender.queueing.extender_mode import ExtenderMode
 from extender.queueing.options import Counts, Options
 from extender.queueing.pods.entries import Stage
 from extender.ranking.demands import Kind, kind_of
@@ -61,7 +61,7 @@ _FROM_MONOTONIC: Final = WALL - 1000.0
 
 
 class Process:
-    """A process that hears of a cluster, from `begin` to `end`, and all its consumers."""
+    """A process that watches a cluster from `begin` to `end`, with all consumers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -85,15 +85,14 @@ class Process:
         return self.cluster.now
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
-        """An event."""
         self.events.append((reason, uid))
 
     def asks(self, pod: Pod) -> PodRequest | None:
-        """What a pod that was told asks for, None where nobody understands that."""
+        """A pod's request, None if it is invalid."""
         return None if isinstance(found := self.reads(pod), RequestError) else found
 
     def reads(self, pod: Pod) -> PodRequest | RequestError:
-        """The same, or why nobody does."""
+        """A pod's request, or why it is invalid."""
         if (found := self._read.get(id(pod))) is None:
             try:
                 found = self.ledger.read_request(pod)
@@ -104,7 +103,6 @@ class Process:
 
     @cached_property
     def placer(self) -> Placer:
-        """Decides nothing here."""
         return Placer(
             self.ledger,
             default_policy="bestfit",
@@ -115,19 +113,16 @@ class Process:
 
     @cached_property
     def mix(self) -> SeenPods:
-        """Of the learned rank."""
         return SeenPods(HALF_LIFE_PODS, {}, 0.0)
 
     @cached_property
     def waker(self) -> Waker:
-        """Wakes nobody here."""
         unbound = UnboundPods(self.placer.read_request, self.wall_clock)
         fence, rules = open_fence(), QueueRules()
         return Waker(self.line, self.ledger, self.placer, unbound, self.clock, fence, queue=rules)
 
     @cached_property
     def queue(self) -> QueueController:
-        """Subscribes what belongs to it; plans nothing here."""
         return QueueController(
             self.line,
             self.hub,
@@ -139,8 +134,8 @@ class Process:
             standby=str,
             mirror_fault=self.mirror.fault,
             events=self,  # type: ignore[arg-type]
-            mode=partial(Asked, resolver=Resolver(open_fence(), self.clock)),
-            crowd=self.mirror.tenants.crowd,
+            mode=partial(ExtenderMode, resolver=Resolver(open_fence(), self.clock)),
+            crowd=self.mirror.bound_pods.index,
         )
 
     async def begin(self, order: Sequence[str]) -> None:
@@ -154,12 +149,11 @@ class Process:
         self.told.begun = self.told.moment
 
     async def end(self) -> None:
-        """Hear of nothing any more."""
         assert not self.hub.tasks.num_deaths
         await self.hub.tasks.end()
 
     def ask(self, slot: str) -> None:
-        """A pod that waits is offered nodes, as far as this process knows of it."""
+        """Offer nodes to a pod that waits, as far as this process knows."""
         for stay in self.told.there(PENDING).values():
             if stay.last.key == slot and (request := self.asks(stay.last)) is not None:
                 self.told.ask(stay.last)
@@ -168,7 +162,7 @@ class Process:
 
 
 class Consumer:
-    """Hears of what there is; made when a process is."""
+    """A subscriber of the caches, created with its process."""
 
     subscriptions: ClassVar[tuple[str, ...]]
     """File and call, as they are in `extender/`."""
@@ -177,45 +171,40 @@ class Consumer:
         self.process = process
 
     def check(self, told: Told) -> None:
-        """Whether it says what it has to, whatever of all that has happened was told."""
+        """Compare it with what the process was told so far."""
 
     async def check_at_rest(self, told: Told) -> None:
-        """The same of what it is to find out besides, once all is told."""
+        """Compare the rest once all is told."""
 
     async def check_at_end(self, told: Told) -> None:
-        """The same, once in the life of a process."""
+        """Compare the rest once in the life of a process."""
 
 
 # What one object says
 
 
 def version_of(item: Any) -> str:
-    """Of an object."""
     return str(item.metadata.resource_version)
 
 
 def is_ending(pod: Pod) -> bool:
-    """Whether a pod is being deleted."""
     return pod.metadata.deletion_timestamp is not None
 
 
 def note_of(item: Any, name: str) -> str:
-    """An annotation after kerf.dev/, "" for none."""
+    """A kerf.dev annotation, "" for none."""
     return str((item.metadata.annotations or {}).get(f"kerf.dev/{name}", ""))
 
 
 def label_of(item: Any, name: str) -> str:
-    """A label, "" for none."""
     return str((item.metadata.labels or {}).get(name, ""))
 
 
 def gates_of(pod: Pod) -> list[str]:
-    """Those that keep a pod from kube-scheduler."""
     return [gate.name for gate in pod.spec.scheduling_gates or ()]
 
 
 def has_condition(item: Any, kind: str, status: str = "True", reason: str = "") -> bool:
-    """Whether a condition is said to be so, for that reason if there is one."""
     return any(
         (one.type, one.status, reason or one.reason) == (kind, status, one.reason)
         for one in item.status.conditions or ()
@@ -223,13 +212,13 @@ def has_condition(item: Any, kind: str, status: str = "True", reason: str = "") 
 
 
 def refusal_of(pod: Pod) -> str:
-    """What kube-scheduler says of a pod that it has found no node for."""
+    """kube-scheduler's message about a pod that fits nowhere."""
     found = (one.message for one in pod.status.conditions or () if one.reason == "Unschedulable")
     return next(found, "")
 
 
 def gang_named(pod: Pod) -> str:
-    """Its gang, "" for none, or where its size can't be read."""
+    """Its gang, "" for none or with an invalid size."""
     if name := note_of(pod, "gang"):
         return f"{pod.metadata.namespace}/{name}" if note_of(pod, "gang-size").isdecimal() else ""
     group = label_of(pod, "scheduling.x-k8s.io/pod-group")
@@ -237,24 +226,22 @@ def gang_named(pod: Pod) -> str:
 
 
 def owner(pod: Pod) -> Owner:
-    """Whose a pod is."""
     return OWNERS[int((pod.metadata.annotations or {})[WHOSE])]
 
 
 def named(form: str, pod: Pod) -> str:
-    """What owners call it, for pods of nobody by their own name."""
+    """The name of a pod's owner in some form, for pods without one by their own name."""
     return form.format(pod.metadata.name.rstrip("0123456789").rstrip("-"))
 
 
 def plugin_for(told: Told, stay: Stay) -> DevicePlugin:
-    """Whose the GPUs of a pod's node are: by the node as it was told last in the pod's time."""
+    """The plugin of a pod's node, as that was known last in the pod's time."""
     name = stay.last.spec.node_name
     nodes = [one for one in told.stays(TOLD_NODES) if one.last.metadata.name == name]
     return plugin_of(nodes[-1].last) if nodes and (nodes[-1].ended or stay.began) >= stay.began else NATIVE
 
 
 def held_by(told: Told, stay: Stay) -> Holding:
-    """What a pod with a node holds."""
     return stay.said.on(plugin_for(told, stay))
 
 
@@ -264,12 +251,12 @@ def has_gpus(stay: Stay) -> bool:
 
 
 def holders(told: Told, *, made_up: bool = False) -> dict[str, Stay]:
-    """Pods with a node that hold any GPUs."""
+    """Pods with a node that hold GPUs."""
     return {uid: stay for uid, stay in told.there(BOUND, made_up=made_up).items() if stay.said}
 
 
 def on_node(told: Told) -> dict[str, list[Stay]]:
-    """All pods with a node by that, those that nobody can read among them."""
+    """Pods with a node by that, stand-ins included."""
     found: dict[str, list[Stay]] = {}
     for stay in told.there(BOUND, made_up=True).values():
         found.setdefault(stay.last.spec.node_name, []).append(stay)
@@ -280,12 +267,12 @@ def on_node(told: Told) -> dict[str, list[Stay]]:
 
 
 class LedgerAccount(Consumer):
-    """Who holds which GPUs, CPU and memory."""
+    """GPUs, CPU and memory that pods hold."""
 
     subscriptions = (
-        "extender/ledger/mirror.py: self.hub.cache(NODES).subscribe(_Nodes(ledger, self.tenants).changed)",
-        "extender/ledger/mirror.py: self.hub.part(BOUND_PODS).subscribe"
-        "(pods.changed, listed=ledger.keep_pods, stand_ins=True)",
+        "extender/ledger/mirror.py: self.hub.cache(NODES).subscribe(_Nodes(ledger, self.bound_pods).changed)",
+        "extender/ledger/mirror.py: self.hub.group(BOUND_PODS).subscribe"
+        "(pods.changed, on_list=ledger.keep_pods, stand_ins=True)",
     )
 
     def check(self, told: Told) -> None:
@@ -296,8 +283,10 @@ class LedgerAccount(Consumer):
         }
         holding = {uid: held_by(told, stay) for uid, stay in holders(told, made_up=True).items()}
         there = told.there(BOUND, made_up=True)
-        assert {claim.uid: (claim.node, claim.pod, claim.state, claim.holding) for claim in ledger.rows.claims} == {
-            uid: (there[uid].last.spec.node_name, there[uid].last.key, ClaimState.BOUND, held)
+        assert {
+            claim.uid: (claim.node, claim.pod, claim.state, claim.holding) for claim in ledger.rows.allocations
+        } == {
+            uid: (there[uid].last.spec.node_name, there[uid].last.key, AllocationState.BOUND, held)
             for uid, held in holding.items()
         }
         assert {uid for uid in self.process.cluster.pods if ledger.is_bound(uid)} == set(there)
@@ -347,13 +336,13 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Sequence[int], Sequence[
     return first, second
 
 
-class TenantsAccount(Consumer):
-    """Who lives on which node."""
+class BoundPodsAccount(Consumer):
+    """Pods by node."""
 
     subscriptions = LedgerAccount.subscriptions
 
     def check(self, told: Told) -> None:
-        tenants, nodes, on = self.process.mirror.tenants, told.nodes(), on_node(told)
+        tenants, nodes, on = self.process.mirror.bound_pods, told.nodes(), on_node(told)
         for name in {*nodes, *on}:
             assert {
                 uid: (one.key, one.priority, one.started, one.leaving) for uid, one in tenants.on(name).items()
@@ -372,13 +361,13 @@ class TenantsAccount(Consumer):
         assert node_of == {stay.uid: name for name, stays in on.items() for stay in stays}
 
 
-class CrowdAccount(Consumer):
-    """Who is on which node, for plans."""
+class BoundPodIndexAccount(Consumer):
+    """Pods by node, for plans."""
 
     subscriptions = LedgerAccount.subscriptions
 
     def check(self, told: Told) -> None:
-        crowd, there = self.process.mirror.tenants.crowd, told.there(BOUND, made_up=True)
+        crowd, there = self.process.mirror.bound_pods.index, told.there(BOUND, made_up=True)
         pods = [stay.last for stay in there.values()]
         assert {one.uid: (one.namespace, one.node, one.labels, one.leaving) for one in crowd.of(None)} == {
             pod.metadata.uid: (pod.metadata.namespace, pod.spec.node_name, pod.metadata.labels or {}, is_ending(pod))
@@ -393,7 +382,7 @@ class CrowdAccount(Consumer):
                 dongles[pod.spec.node_name or ""] += units if name == "example.com/dongle" else 0
             for port in demands.ports if demands else ():
                 ports.setdefault(port, Counter())[pod.spec.node_name or ""] += 1
-            for term in demands.apart if demands else ():
+            for term in demands.anti_affinity if demands else ():
                 apart.setdefault((pod.metadata.namespace, term), Counter())[pod.spec.node_name or ""] += 1
         assert crowd.used("example.com/dongle") == dongles
         assert dict(crowd.holding("TCP", 8080)) == ports
@@ -401,13 +390,13 @@ class CrowdAccount(Consumer):
 
 
 class CacheAccount(Consumer):
-    """Who looks at the caches themselves: running pods, defragmentation, alike nodes, the workload tables."""
+    """The caches themselves, which running pods, defragmentation, alike nodes and workload tables read."""
 
     subscriptions = ()
 
     def check(self, told: Told) -> None:
         hub = self.process.hub
-        for part, group in ((hub.part(BOUND_PODS), BOUND), (hub.part(PENDING_PODS), PENDING), (hub.cache(PODS), ALL)):
+        for part, group in ((hub.group(BOUND_PODS), BOUND), (hub.group(PENDING_PODS), PENDING), (hub.cache(PODS), ALL)):
             there = told.there(group, made_up=True)
             assert {uid: version_of(pod) for uid, pod in part.items()} == {
                 uid: version_of(stay.last) for uid, stay in there.items()
@@ -415,12 +404,12 @@ class CacheAccount(Consumer):
         names = {stay.last.key: uid for uid, stay in told.there(ALL, made_up=True).items()}
         for slot in SLOTS:
             namespace, _, name = slot.partition("/")
-            pod = hub.cache(PODS).named(name, namespace)
+            pod = hub.cache(PODS).find(name, namespace)
             assert (pod and pod.metadata.uid) == names.get(slot)
 
 
 class ObserverAccount(Consumer):
-    """By which addresses nodes are known whose samples are read."""
+    """Addresses of the nodes whose samples are read."""
 
     subscriptions = ("extender/telemetry/service.py: base.mirror.hub.cache(NODES).subscribe(observer.node_changed)",)
 
@@ -460,15 +449,15 @@ def _first_load(cluster: Any, row: int) -> float:
 
 
 class OwnersAccount(Consumer):
-    """Whose pods samples are of; pods that are gone are not forgotten."""
+    """Pods that samples belong to; deleted pods are not forgotten."""
 
-    subscriptions = ("extender/telemetry/service.py: base.mirror.hub.part(BOUND_PODS).subscribe(owners.pod_changed)",)
+    subscriptions = ("extender/telemetry/service.py: base.mirror.hub.group(BOUND_PODS).subscribe(owners.pod_changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
         self.owners = OwnerUsage(process.ledger)
         self.expected = Counter[str]()
-        process.hub.part(BOUND_PODS).subscribe(self.owners.pod_changed)
+        process.hub.group(BOUND_PODS).subscribe(self.owners.pod_changed)
 
     async def check_at_rest(self, told: Told) -> None:
         whose = {}
@@ -483,11 +472,11 @@ class OwnersAccount(Consumer):
 class PlacerAccount(Consumer):
     """Requests of pods that were offered nodes, until they have one."""
 
-    subscriptions = ("extender/api/build.py: base.mirror.hub.part(BOUND_PODS).subscribe(placer.pod_changed)",)
+    subscriptions = ("extender/api/build.py: base.mirror.hub.group(BOUND_PODS).subscribe(placer.pod_changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
-        process.hub.part(BOUND_PODS).subscribe(process.placer.pod_changed)
+        process.hub.group(BOUND_PODS).subscribe(process.placer.pod_changed)
 
     def check(self, told: Told) -> None:
         asked = {pod.metadata.uid: moment for moment, pod in told.asked}
@@ -499,7 +488,7 @@ class PlacerAccount(Consumer):
 
 
 class MixAccount(Consumer):
-    """The mix of pods: each counts once, for ever."""
+    """The mix of pods, each counted once."""
 
     subscriptions = ("extender/api/build.py: base.mirror.hub.cache(PODS).subscribe(rank.mix.pod_changed)",)
 
@@ -519,7 +508,7 @@ class MixAccount(Consumer):
         assert mix.fresh.num == sum(kind.gpus > 0 for kind in fresh)
 
     def _counted(self, told: Told) -> tuple[list[Kind], list[Kind]]:
-        """All that were counted in turn, and those that came after the first lists."""
+        """All kinds counted, in order, and those after the first lists."""
         heard: list[tuple[int, Pod, PodRequest | None, bool]] = [
             (one.moment, one.item, one.asks, False) for stay in told.stays(ALL) for one in stay.versions
         ]
@@ -545,7 +534,7 @@ def _kind_of(pod: Pod, request: PodRequest) -> Kind | None:
 
 
 class OfQueue(Consumer):
-    """A part of the queue, which subscribes them all."""
+    """A part of the queue, which subscribes it."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -553,9 +542,9 @@ class OfQueue(Consumer):
 
 
 class BacklogAccount(OfQueue):
-    """What waits in the queue, and what was let go."""
+    """Pods that wait in the queue, and released ones."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(PENDING_PODS).subscribe(self.backlog.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(PENDING_PODS).subscribe(self.backlog.changed)",)
 
     def check(self, told: Told) -> None:
         backlog = self.queue.backlog
@@ -573,7 +562,7 @@ class BacklogAccount(OfQueue):
 
 
 class _Waits(NamedTuple):
-    """A pod that waits in the queue, or was let go by somebody."""
+    """A pod that waits in the queue or was released."""
 
     stage: Stage
     node: str
@@ -583,7 +572,7 @@ class _Waits(NamedTuple):
 
     @classmethod
     def of(cls, stay: Stay) -> "_Waits | None":
-        """None for a pod that the queue has nothing to do with."""
+        """None for a pod that is not the queue's."""
         newest_first = takewhile(lambda version: not is_ending(version.item), reversed(stay.versions))
         versions = list(newest_first)[::-1]
         first = next((number for number, version in enumerate(versions) if cls._enters(version.item)), None)
@@ -600,7 +589,7 @@ class _Waits(NamedTuple):
 
     @staticmethod
     def _enters(pod: Pod) -> bool:
-        """Whether it is behind the gate, was let go for a node, or is still the queue's to plan."""
+        """Whether it is gated, was released to a node, or is still the queue's to plan."""
         planned, refused = note_of(pod, "planned-node"), bool(refusal_of(pod))
         let_go = planned and (planned == pod.status.nominated_node_name or refused or note_of(pod, "assigned-node"))
         for_autoscalers = note_of(pod, "planned-by").startswith("let go for autoscalers")
@@ -609,7 +598,7 @@ class _Waits(NamedTuple):
 
     @property
     def num_gpus(self) -> int:
-        """That it asks for; 0 where that can't be read, or somebody else keeps it."""
+        """Requested GPUs; 0 if invalid or behind another gate."""
         pod, asks = self.read.item, self.read.asks
         unsized = note_of(pod, "gang") and not gang_named(pod)
         known = asks is not None and asks.gpus is not None and not unsized and not set(gates_of(pod)) - {QUEUE}
@@ -617,7 +606,7 @@ class _Waits(NamedTuple):
 
 
 class NamespacesAccount(OfQueue):
-    """Which namespaces opt in."""
+    """Namespaces that opt in."""
 
     subscriptions = ("extender/queueing/controller.py: hub.cache(_NAMESPACES).subscribe(self.namespaces.changed)",)
 
@@ -626,9 +615,9 @@ class NamespacesAccount(OfQueue):
 
 
 class PassedAccount(OfQueue):
-    """Pods that opt in, and came without the queue's gate."""
+    """Pods that opt in and came without the queue's gate."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(PENDING_PODS).subscribe(self.passed.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(PENDING_PODS).subscribe(self.passed.changed)",)
 
     def check(self, told: Told) -> None:
         passed = [stay for stay in told.stays(PENDING) if self._has_passed(stay)]
@@ -640,7 +629,7 @@ class PassedAccount(OfQueue):
 
     @staticmethod
     def _has_passed(stay: Stay) -> bool:
-        """As it was when it was known first whether its namespace opts in."""
+        """By the first version at which it was known whether its namespace opts in."""
         for version in stay.versions:
             pod, label = version.item, label_of(version.item, "kerf.dev/queue")
             opts_in = label == "enabled" or (label != "disabled" and pod.metadata.namespace in version.opted_in)
@@ -675,9 +664,9 @@ class NodeBookAccount(OfQueue):
 
 
 class RunningAccount(OfQueue):
-    """GPUs in use by namespace, and how long pods have run that have ended; what is held against quotas."""
+    """GPUs in use by namespace, use of quotas, and durations of ended pods."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(BOUND_PODS).subscribe(self.running.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(BOUND_PODS).subscribe(self.running.changed)",)
 
     def check(self, told: Told) -> None:
         queue, there = self.queue, told.there(BOUND)
@@ -710,16 +699,16 @@ class RunningAccount(OfQueue):
 
 
 def _thousandths(stay: Stay) -> int:
-    """Of GPUs, as the pod said first, on a node of no plugin."""
+    """Of GPUs, by a pod's first version, on a node without a plugin."""
     held = stay.said.native
     milli = sum(part.milli for part in held.parts) if held.parts else 1000 * held.units
     return milli + 1000 * sum(count for _, count in held.mig)
 
 
 class GangsAccount(OfQueue):
-    """Gangs of pods with a node, and what they have lost to preemption."""
+    """Gangs of pods with a node, and their losses by preemption."""
 
-    subscriptions = ("extender/queueing/controller.py: hub.part(BOUND_PODS).subscribe(self.members.changed)",)
+    subscriptions = ("extender/queueing/controller.py: hub.group(BOUND_PODS).subscribe(self.members.changed)",)
 
     def check(self, told: Told) -> None:
         members, expected = self.queue.members, dict[str, set[tuple[str, str]]]()
@@ -733,7 +722,7 @@ class GangsAccount(OfQueue):
 
     @staticmethod
     def _gang(stay: Stay) -> str:
-        """The first that it says."""
+        """The first that it names."""
         return next((gang for version in stay.versions if (gang := gang_named(version.item))), "")
 
     def _losses(self, stay: Stay) -> Iterator[tuple[str, str]]:
@@ -747,7 +736,7 @@ class GangsAccount(OfQueue):
 
 
 class FollowerAccount(Consumer):
-    """Pods that have another node than what is written on them is for: each is looked at when it is told to be so."""
+    """Pods with another node than the one that is written on them, each checked when the watch reports it."""
 
     subscriptions = ("extender/queueing/direct/mode.py: self.pods.subscribe(self.follower.pod_changed)",)
 
@@ -755,7 +744,7 @@ class FollowerAccount(Consumer):
         super().__init__(process)
         self.corrected = set[str]()
         self.looked_at = 0
-        pods = process.hub.part(BOUND_PODS)
+        pods = process.hub.group(BOUND_PODS)
         self.follower = Follower(
             pods=pods,
             writer=self,  # type: ignore[arg-type]
@@ -770,7 +759,7 @@ class FollowerAccount(Consumer):
         pods.subscribe(self.follower.pod_changed)
 
     async def assign_bound(self, pod: Pod, assignment: object, term: object) -> Pod:
-        """What is written is right now; that a watch tells so is another matter."""
+        """The annotation is correct now, whether or not the watch has reported it."""
         self.corrected.add(pod.metadata.uid)
         return pod
 
@@ -788,14 +777,14 @@ class FollowerAccount(Consumer):
 
 
 class UnboundAccount(Consumer):
-    """Pods that wait for GPUs, in words."""
+    """Descriptions of pods that wait for GPUs."""
 
-    subscriptions = ("extender/api/build.py: mirror.hub.part(PENDING_PODS).subscribe(unbound.changed)",)
+    subscriptions = ("extender/api/build.py: mirror.hub.group(PENDING_PODS).subscribe(unbound.changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
         self.unbound = UnboundPods(process.placer.read_request, process.wall_clock, belonging=belonging)
-        process.hub.part(PENDING_PODS).subscribe(self.unbound.changed)
+        process.hub.group(PENDING_PODS).subscribe(self.unbound.changed)
 
     def check(self, told: Told) -> None:
         expected = {}
@@ -808,12 +797,12 @@ class UnboundAccount(Consumer):
         } == expected
 
     def _waits(self, pod: Pod) -> bool:
-        """Whether it is to have GPUs, or nobody knows whether it is."""
+        """Whether it requests GPUs, or may do so."""
         asks = self.process.asks(pod)
         return not is_ending(pod) and (asks is None or asks.gpus is not None)
 
     def _said(self, waits: list[Version]) -> dict[str, Any]:
-        """Of the newest version; they are given from that back to when it began to wait for GPUs."""
+        """Of the newest version; `waits` go back to when it began to wait for GPUs."""
         pod, read = waits[0].item, self.process.reads(waits[0].item)
         fault, request = (str(read), "") if isinstance(read, RequestError) else ("", str(read.gpus))
         created = unix_time(pod.metadata.creation_timestamp) or waits[-1].at
@@ -849,13 +838,13 @@ class UnboundAccount(Consumer):
 
 
 class WakerAccount(Consumer):
-    """Pods that were offered nodes and fit nowhere, until they have one or go."""
+    """Pods that were rejected, until they have a node or are gone."""
 
-    subscriptions = ("extender/api/build.py: mirror.hub.part(PENDING_PODS).subscribe(waker.pod_changed)",)
+    subscriptions = ("extender/api/build.py: mirror.hub.group(PENDING_PODS).subscribe(waker.pod_changed)",)
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
-        process.hub.part(PENDING_PODS).subscribe(process.waker.pod_changed)
+        process.hub.group(PENDING_PODS).subscribe(process.waker.pod_changed)
 
     def check(self, told: Told) -> None:
         left = dict[str, int]()
@@ -868,11 +857,11 @@ class WakerAccount(Consumer):
 
 
 class HoldersAccount(Consumer):
-    """Who has GPUs of which node, for the account of GPU-hours; kept along as nodes are told to have changed."""
+    """GPU-hours: who has GPUs of which node, updated for nodes that changed."""
 
     subscriptions = (
         "extender/explain/holders.py: hub.cache(NODES).subscribe(self.node_changed)",
-        "extender/explain/holders.py: hub.part(BOUND_PODS).subscribe(self.pod_changed)",
+        "extender/explain/holders.py: hub.group(BOUND_PODS).subscribe(self.pod_changed)",
         "extender/explain/workloads.py: holders.subscribe(base.mirror.hub)",
     )
 
@@ -889,7 +878,7 @@ class HoldersAccount(Consumer):
             for number, held in self.holders.on(name):
                 holder = self.holders.at(number)
                 assert holder is not None
-                on[holder.key] = f"{holder.who.namespace}/{holder.who.owner}", held
+                on[holder.key] = f"{holder.ownership.namespace}/{holder.ownership.owner}", held
             self.on[name], self.closed[name] = on, self.holders.closed(name)
             if name not in told.nodes():
                 self.holders.forget_node(name)
@@ -911,7 +900,7 @@ class HoldersAccount(Consumer):
 
 
 class ReportersAccount(Consumer):
-    """Nodes with a report whose agent is not at work."""
+    """Nodes with a report whose agent is not running."""
 
     subscriptions = ()
 
@@ -938,8 +927,8 @@ class ReportersAccount(Consumer):
 CONSUMERS: Final[tuple[type[Consumer], ...]] = (
     CacheAccount,
     LedgerAccount,
-    TenantsAccount,
-    CrowdAccount,
+    BoundPodsAccount,
+    BoundPodIndexAccount,
     ObserverAccount,
     OwnersAccount,
     PlacerAccount,
@@ -960,19 +949,18 @@ CONSUMERS: Final[tuple[type[Consumer], ...]] = (
 
 
 _LEFT_OUT: Final = {
-    "extender/kube/cache.py: self._cache.subscribe(changed, listed=listed, stand_ins=stand_ins)": "hands on to those",
     "extender/ledger/mirror.py: self.hub.cache(feed).subscribe(ledger.device_changed)": "of devices",
 }
 """Those that hear of something else than nodes, pods and namespaces, and why they are not here."""
 
 
 def consumers() -> Sequence[type[Consumer]]:
-    """All, with those of parts after the others: `CONSUMERS` in `consumers.py` of the folder of a part's tests."""
+    """All, those of parts last: `CONSUMERS` in `consumers.py` of a part's tests."""
     return (*CONSUMERS, *(consumer for module in _of_parts() for consumer in module.CONSUMERS))
 
 
 def left_out() -> dict[str, str]:
-    """Those that hear of something else than nodes, pods and namespaces, those of parts too: `LEFT_OUT` there."""
+    """Subscriptions to other kinds of objects, those of parts too: `LEFT_OUT` there."""
     return _LEFT_OUT | {one: why for module in _of_parts() for one, why in module.LEFT_OUT.items()}
 
 

@@ -1,6 +1,6 @@
-"""Whoever hears of nodes and pods says what a slow account says that is made from the events alone, whatever happens:
-objects of every state come, change, go, are made again and can't be read for a while; watches lag, break off and miss
-what happened, an etcd is restored, and processes begin anew."""
+"""Consumers of nodes and pods agree with a slow account made from the events alone, whatever happens: objects come,
+change, go, return and can't be decoded for a while; watches lag, break off and miss events; etcd is restored; processes
+restart."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ MOST_CHANGES = 4
 
 
 class Errors(logging.Handler):
-    """What is logged that should not be: a cache goes on where a consumer has failed, and tells the log alone."""
+    """Unexpected errors: a cache only logs the failure of a subscriber."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -33,7 +33,7 @@ class Errors(logging.Handler):
 
 
 class History:
-    """A cluster, and the process that hears of it just now."""
+    """A cluster, and the process that currently watches it."""
 
     def __init__(self, server: ApiServer) -> None:
         self.cluster, self.errors = Cluster(server), Errors()
@@ -43,7 +43,7 @@ class History:
         """At which version the API server has begun anew, where nobody has noticed yet."""
 
     async def run(self, steps: Sequence[tuple[Step, bool]]) -> None:
-        """All steps; of each whether all is told at once."""
+        """Run all steps; of each, whether all is told at once."""
         await self.process.begin(PATHS)
         for (what, *arguments), at_once in steps:
             if self.is_due(MOST_CHANGES):
@@ -58,7 +58,7 @@ class History:
         await self.end()
 
     def check(self) -> None:
-        """At any time; where nothing was told since the last time nobody says anything else."""
+        """Compare all consumers, unless nothing was told since the last time."""
         if (moment := self.process.told.moment) == self.checked:
             return
         self.checked = moment
@@ -67,27 +67,24 @@ class History:
         assert not self.errors.told
 
     async def say(self, path: str, order: Say | End) -> None:
-        """A watch tells something, or ends."""
         if self.restored_at is not None:
             await self.reconnect()
         await self.process.line.tell(path, order)
 
     async def reconnect(self) -> None:
-        """The process notices that its connections are lost."""
         self.restored_at = None
         for path in PATHS:
             await self.process.line.tell(path, End.CUT)
 
     def is_due(self, most_changes: int) -> bool:
-        """Whether that has to be before so many changes: who has come back to the version that was known may have come
-        by another way, of which nobody could tell."""
+        """Whether that has to happen within so many changes: after a restore a version may mean another history."""
         versions, now = self.process.line.told_up_to.values(), self.cluster.server.version
         return self.restored_at is not None and any(
             self.restored_at < version <= now + most_changes for version in versions
         )
 
     async def tell_all(self) -> None:
-        """All that has happened is told."""
+        """Tell all that has happened."""
         for path in PATHS:
             await self.say(path, Say())
         assert_it_is_what_there_is(self.process.told, self.cluster.server.objects)
@@ -95,7 +92,6 @@ class History:
             await consumer.check_at_rest(self.process.told)
 
     async def end(self) -> None:
-        """The process ends, and has been told of all."""
         await self.tell_all()
         self.check()
         for consumer in self.process.consumers:
@@ -120,11 +116,11 @@ class History:
         await self.say(path, how)
 
     async def restore(self, num_back: int) -> None:
-        """From a backup; all connections are lost with it."""
+        """Restore etcd from a backup; all connections are lost."""
         self._restore(max(self.cluster.server.version - num_back, 1))
 
     async def move(self, slot: str, node: str) -> None:
-        """The same, from one of before a pod was bound; and it is bound elsewhere before anybody notices."""
+        """Restore a version from before a pod was bound, and bind it elsewhere before that is noticed."""
         version = self.cluster.server.unbound_at(slot)
         if version is not None:
             self._restore(version)
@@ -143,7 +139,7 @@ class History:
 
 @settings(max_examples=settings().max_examples * 3 // 2)
 @given(selects=st.booleans(), steps=HISTORIES)
-def test_whoever_hears_of_objects_says_what_the_events_alone_say(selects: bool, steps: list[tuple[Step, bool]]) -> None:
+def test_consumers_agree_with_the_events_alone(selects: bool, steps: list[tuple[Step, bool]]) -> None:
     history = History(ApiServer(selects))
     logger = logging.getLogger("extender")
     logger.addHandler(history.errors)

@@ -22,7 +22,7 @@ import msgspec
 from extender.core.resources.requests import PodRequest, RequestError
 from extender.kube.objects import Node, Pod
 from extender.kube.transport import NAMESPACES_PATH, NODES_PATH, PODS_PATH
-from extender.plugins.pods import Reading, read_holdings, read_pod_request
+from extender.plugins.pods import Holdings, read_holdings, read_pod_request
 from tests.kube.consumers.servers import PATHS, Manifest, finished, is_unreadable
 
 ALL, BOUND, PENDING, NODES, NAMESPACES = "all pods", "pods with a node", "pods without one", "nodes", "namespaces"
@@ -31,7 +31,7 @@ _MORE_THAN_ANY: Final = str(2**30)
 
 @dataclass(frozen=True)
 class Version:
-    """An object as it was told."""
+    """A version of an object that was told."""
 
     item: Any
     at: float
@@ -44,13 +44,13 @@ class Version:
     """Whether those were all."""
 
     @cached_property
-    def says(self) -> Reading:
-        """What a pod says that it holds."""
+    def says(self) -> Holdings:
+        """What a pod holds by this version."""
         return read_holdings(self.item)[0]
 
     @cached_property
     def asks(self) -> PodRequest | None:
-        """What a pod asks for, None where nobody understands that."""
+        """A pod's request, None if it is invalid."""
         try:
             return read_pod_request(self.item)
         except RequestError:
@@ -59,7 +59,7 @@ class Version:
 
 @dataclass
 class Stay:
-    """An object of a group, from when it came until it has gone."""
+    """An object of a group, from its arrival to its end."""
 
     uid: str
     made_up: bool
@@ -76,8 +76,8 @@ class Stay:
         return self.versions[0].moment
 
     @property
-    def said(self) -> Reading:
-        """What a pod said that it holds, when it was told of first."""
+    def said(self) -> Holdings:
+        """What a pod holds by its first version."""
         return self.versions[0].says
 
     @property
@@ -119,16 +119,15 @@ class Told:
     """By path, the version of what was told last."""
 
     def stays(self, group: str, *, made_up: bool = False) -> Iterator[Stay]:
-        """All that ever were of a group, in the order in which they came."""
+        """All objects that ever were in a group, in order of arrival."""
         return (stay for stay in self._all[group] if made_up or not stay.made_up)
 
     def there(self, group: str, *, made_up: bool = False) -> dict[str, Stay]:
-        """Those that are there by UID, in the order in which they came; with `made_up` those that never could be read,
-        too."""
+        """The current objects of a group by UID, in order of arrival; with `made_up` also stand-ins."""
         return {uid: stay for uid, stay in self._open[group].items() if made_up or not stay.made_up}
 
     def nodes(self) -> dict[str, Node]:
-        """The nodes that are there, by name."""
+        """The current nodes by name."""
         return {stay.last.metadata.name: stay.last for stay in self._open[NODES].values()}
 
     def opted_in(self) -> frozenset[str]:
@@ -137,12 +136,11 @@ class Told:
         return frozenset(item.name for item in namespaces if (item.labels or {}).get("kerf.dev/queue") == "enabled")
 
     def ask(self, pod: Pod) -> None:
-        """A pod is offered nodes."""
         self.moment += 1
         self.asked.append((self.moment, pod))
 
     def hear(self, path: str, kind: str, manifest: Manifest) -> None:
-        """An object is told of."""
+        """An event or an item of a list."""
         uid, group = manifest["metadata"]["uid"], next(iter(_GROUPS[path]))
         known = self._open[group].get(uid)
         readable = not is_unreadable(manifest)
@@ -162,7 +160,7 @@ class Told:
             self._change(path, uid, _made_up(manifest), made_up=True)
 
     def complete(self, path: str, named: set[str], version: int) -> None:
-        """A list of that version has named all that there are."""
+        """A complete list of a version."""
         if version < self._newest[path]:
             for uid, stay in list(self._open[next(iter(_GROUPS[path]))].items()):
                 self._gone(path, uid, missed=True)
@@ -202,7 +200,7 @@ def _decoded(path: str, manifest: Manifest) -> Any:
 
 
 def _made_up(manifest: Manifest) -> Pod:
-    """A pod that asks for more GPUs than any node has, in place of one that can't be read."""
+    """The stand-in of a pod that can't be decoded: it requests more GPUs than any node has."""
     metadata = {name: manifest["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
     container = {"resources": {"requests": {"nvidia.com/gpu": _MORE_THAN_ANY}}}
     spec = {"containers": [container], "nodeName": manifest["spec"].get("nodeName")}
@@ -210,7 +208,7 @@ def _made_up(manifest: Manifest) -> Pod:
 
 
 def assert_it_is_what_there_is(told: Told, objects: dict[str, dict[str, Manifest]]) -> None:
-    """Where a process was told of all that has happened."""
+    """For a process that was told all."""
     for path in PATHS:
         group = next(iter(_GROUPS[path]))
         found = {uid: stay.last.metadata.resource_version for uid, stay in told.there(group, made_up=True).items()}

@@ -1,4 +1,4 @@
-"""How many objects a page is asked for: what they weigh is settled by whoever writes them."""
+"""Page sizes of lists: the authors of objects choose how large they are."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 class Pods:
-    """A list of pods of so many bytes each; a page of more than `most` bytes is not sent in time."""
+    """A list of pods of these bytes; a page of more than `most` bytes times out."""
 
     def __init__(self, sizes: list[int], most: float = float("inf")) -> None:
         self.sizes = sizes
@@ -37,42 +37,36 @@ class Pods:
         return page
 
 
+def lister(pods: Pods, page_size: int = 500) -> Lister[objects.Pod]:
+    return Lister(pods, "/api/v1/pods", objects.Pod, page_size=page_size)  # type: ignore[arg-type]
+
+
 def names(pods: Pods, page_size: int = 500) -> list[str]:
-    lister = Lister(pods, "/api/v1/pods", objects.Pod, page_size=page_size)  # type: ignore[arg-type]
-    return [item.metadata.name for item in asyncio.run(lister.all()).items]
+    return [item.metadata.name for item in asyncio.run(lister(pods, page_size).all()).items]
 
 
-def test_pages_of_small_objects_grow_to_the_size_that_is_set() -> None:
-    pods = Pods([10] * 1200)
+def test_pages_of_small_objects_grow_to_the_configured_size() -> None:
+    pods, few = Pods([10] * 1200), Pods([10] * 60)
     assert names(pods) == [f"p{number}" for number in range(1200)]
     assert pods.asked == [32, 64, 128, 256, 500, 500]
+    assert len(names(few, page_size=20)) == 60
+    assert few.asked == [20, 20, 20]
 
 
-def test_no_page_is_larger_than_was_set() -> None:
-    pods = Pods([10] * 60)
-    assert len(names(pods, page_size=20)) == 60
-    assert pods.asked == [20, 20, 20]
+def test_pages_of_large_objects_have_a_few_megabytes() -> None:
+    large, behind_small = Pods([MIB // 4] * 64), Pods([10] * 32 + [MIB // 4] * 80)
+    assert (len(names(large)), len(names(behind_small))) == (64, 112)
+    assert max(large.bytes[1:]) <= 2.1 * MIB
+    assert large.bytes[0] <= 8.1 * MIB, "the size of the first ones is not known"
+    assert sorted(behind_small.bytes)[-2] <= 2.1 * MIB
 
 
-def test_large_objects_come_in_pages_of_a_few_megabytes() -> None:
-    pods = Pods([MIB // 4] * 64)
-    assert len(names(pods)) == 64
-    assert max(pods.bytes[1:]) <= 2.1 * MIB
-    assert pods.bytes[0] <= 8.1 * MIB, "nobody knows the size of the first ones"
-
-
-def test_large_objects_behind_small_ones_make_one_large_page() -> None:
-    pods = Pods([10] * 32 + [MIB // 4] * 80)
-    assert len(names(pods)) == 112
-    assert sorted(pods.bytes)[-2] <= 2.1 * MIB
-
-
-def test_after_a_time_out_fewer_are_asked_for() -> None:
+def test_pages_shrink_after_a_timeout() -> None:
     pods = Pods([MIB // 16] * 64, most=MIB)
-    lister = Lister(pods, "/api/v1/pods", objects.Pod)  # type: ignore[arg-type]
+    one = lister(pods)
     for _ in range(2):
         with pytest.raises(UnreachableError):
-            asyncio.run(lister.all())
+            asyncio.run(one.all())
     assert pods.asked == [32, 8, 16]
     pods.most = 4 * MIB
-    assert len(asyncio.run(lister.all()).items) == 64
+    assert len(asyncio.run(one.all()).items) == 64

@@ -1,6 +1,5 @@
 """`kerf simulate moves`: what is told of runs with moves and without."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +11,8 @@ from model.simulations.baselines import BASELINES
 from model.simulations.departures import simulate_churn
 from model.simulations.making_room import MakingRoom
 from model.workloads.jobs import drawn_jobs
-from tests.model.builders import write_openb
-from tests.model.cli.calls import kerf
+from tests.model.cli.calls import figures, refused
 from tests.model.simulations.test_making_room import WAITS, churn_of
-
-
-@pytest.fixture(scope="module")
-def jobs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    jobs = drawn_jobs(4000, 1)
-    rows = list(zip(jobs.submitted_s, jobs.duration_s, jobs.num_gpus, jobs.cluster, strict=True))[::6]
-    path = tmp_path_factory.mktemp("jobs") / "jobs.csv"
-    path.write_text(
-        "\n".join(["timestamp,duration,num_gpus,cluster", *(",".join(map(str, row)) for row in rows)]) + "\n"
-    )
-    return path
 
 
 def test_a_wait_that_a_move_ends_is_told_with_what_it_cost() -> None:
@@ -59,12 +46,14 @@ def test_gains_are_paired_by_seed() -> None:
 
 
 @pytest.mark.slow
-def test_simulate_moves(jobs_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "moves.json"
-    arguments = ("simulate", "moves", "--jobs", jobs_file, "--nodes", "6", "--days", "1", "--load", "1.1")
-    done = kerf(*arguments, "--seeds", "1,2", "--least-gain", "1", "--processes", "1", "--json", out)
-    assert done.exit_code == 0, done.output
-    found = json.loads(out.read_text())
+def test_simulate_moves(tmp_path: Path) -> None:
+    jobs, csv = drawn_jobs(4000, 1), tmp_path / "jobs.csv"
+    rows = list(zip(jobs.submitted_s, jobs.duration_s, jobs.num_gpus, jobs.cluster, strict=True))[::6]
+    csv.write_text(
+        "\n".join(["timestamp,duration,num_gpus,cluster", *(",".join(map(str, row)) for row in rows)]) + "\n"
+    )
+    given = ("--jobs", csv, "--nodes", "6", "--days", "1", "--load", "1.1", "--seeds", "1,2", "--least-gain", "1")
+    found = figures("simulate", "moves", *given, "--processes", "1")
     cell = found["cells"]["1.1"]
     assert list(cell) == ["off", "moves", "checkpoints", "pool"]
     assert all(row["moves_a_day"] == 0 for name in ("off", "pool") for row in cell[name])
@@ -72,35 +61,14 @@ def test_simulate_moves(jobs_file: Path, tmp_path: Path) -> None:
     assert cell["moves"] != cell["checkpoints"]
     off = np.mean([row["large_delay_s"] for row in cell["off"]])
     assert found["means"]["1.1"]["off"]["large_delay_s"] == pytest.approx(off, abs=1e-3)
-    plan = moves.Plan(jobs_file, num_nodes=6, num_days=1, room=MakingRoom(least_gain=1.0))
+    plan = moves.Plan(csv, num_nodes=6, num_days=1, room=MakingRoom(least_gain=1.0))
     assert _figures(plan, 1.1, "moves", 2) == cell["moves"][1]
 
 
-@pytest.mark.slow
-def test_simulate_moves_on_a_part_of_a_trace(tmp_path: Path) -> None:
-    write_openb(tmp_path, num_nodes=12, num_pods=100)
-    out = tmp_path / "moves.json"
-    done = kerf(
-        *("simulate", "moves", "--traces", tmp_path, "--trace", "small", "--nodes", "6", "--load", "1.0"),
-        *("--seeds", "1", "--variants", "off,moves", "--processes", "1", "--json", out),
-    )
-    assert done.exit_code == 0, done.output
-    assert json.loads(out.read_text())["plan"]["trace"] == "small"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "give either --jobs FILE or --trace NAME"),
-        (("--jobs", "a.csv", "--trace", "default"), "give either --jobs FILE or --trace NAME"),
-        (("--jobs", "missing.csv"), "missing.csv"),
-        (("--jobs", "a.csv", "--load", "0.9,much"), "--load 0.9,much: write numbers up to 10"),
-        (("--jobs", "a.csv", "--load", "0"), "--load 0: write numbers up to 10"),
-        (("--jobs", "a.csv", "--variants", "off,on"), "no variant on; there are off, moves, checkpoints, pool"),
-        (("--jobs", "a.csv", "--seeds", "x"), "--seeds x: write whole numbers"),
-    ],
-)
-def test_what_can_not_be_simulated_is_refused(arguments: tuple[str, ...], message: str) -> None:
-    refused = kerf("simulate", "moves", *arguments)
-    assert refused.exit_code == 2
-    assert message in refused.output
+def test_what_can_not_be_simulated_is_refused() -> None:
+    call = ("simulate", "moves", "--jobs", "a.csv")
+    refused("give either --jobs FILE or --trace NAME", "simulate", "moves")
+    refused("missing.csv", "simulate", "moves", "--jobs", "missing.csv")
+    refused("--load 0.9,much: write numbers up to 10", *call, "--load", "0.9,much")
+    refused("no variant on; there are off, moves, checkpoints, pool", *call, "--variants", "off,on")
+    refused("--seeds x: write whole numbers", *call, "--seeds", "x")

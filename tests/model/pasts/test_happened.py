@@ -1,4 +1,4 @@
-"""What is known to have happened: delays, GPUs in use, and fragments by the places that are known."""
+"""Actual outcomes of a history: delays, GPUs in use, fragments."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from extender.core.fragmentation import fragment_milli
 from extender.history.records import History
-from model.pasts.accounts import Account, figures
+from model.pasts.accounts import figures
 from model.pasts.happened import happened
 from model.pasts.pasts import past
 from tests.history.builders import history, nodes, pods
@@ -69,7 +69,7 @@ def test_pods_of_before_count_as_in_use_and_their_delay_does_not() -> None:
 
 
 def test_used_and_fragments_against_a_loop() -> None:
-    """A replay's own places, taken for what happened: its figures come out again, and those of a loop over instants."""
+    """A replay's placements, taken as what happened, give the values of a loop over instants."""
     table = nodes(8, 8, 8, 8)
     table["from_s"][3] = 15 * HOUR
     rows = [row | {"cpu_milli": 9000} for row in random_rows(11)]  # seven pods use up a node's CPU
@@ -77,33 +77,21 @@ def test_used_and_fragments_against_a_loop() -> None:
     known = past(found)
     account = happened(found, known)
     assert account is not None and account.steps.fragment_gpus is not None
+    told, there = found.pods, known.offered.nodes
     for step in range(0, len(account.steps.used_gpus), 7):
         at_s = account.steps.edges_s[step]
-        assert account.steps.used_gpus[step] == pytest.approx(_used(found, at_s))
-        assert account.steps.fragment_gpus[step] == pytest.approx(_fragments(found, known, account, at_s), abs=1e-6)
-
-
-def _running(found: History, at_s: float) -> list[int]:
-    starts, ends = found.pods["started_s"], found.pods["ended_s"]
-    return [pod for pod in range(len(starts)) if starts[pod] <= at_s < ends[pod]]
-
-
-def _used(found: History, at_s: float) -> float:
-    pods_then = _running(found, at_s)
-    return float(sum(found.pods["gpus"][pod] * found.pods["gpu_milli"][pod] / 1000 for pod in pods_then))
-
-
-def _fragments(found: History, known: Any, account: Account, at_s: float) -> float:
-    there = known.offered.nodes
-    cpu, free = there.cpu_free_milli.copy(), there.gpu_free_milli.astype(np.int64)
-    for pod in _running(found, at_s):
-        node = known.node_names.index(found.pods["node"][pod])
-        cpu[node] -= found.pods["cpu_milli"][pod]
-        for gpu in filter(None, found.pods["gpu_indices"][pod].split(",")):
-            free[node, int(gpu)] -= found.pods["gpu_milli"][pod]
-    gone = {node for node, begin, end in known.offered.absences if begin <= at_s < end}
-    rows = [node for node in range(len(cpu)) if node not in gone]
-    return float(fragment_milli(cpu[rows], free[rows], there.model[rows], known.offered.tasks.mix).sum() / 1000)
+        cpu, free = there.cpu_free_milli.copy(), there.gpu_free_milli.astype(np.int64)
+        for pod in np.flatnonzero((told["started_s"] <= at_s) & (at_s < told["ended_s"])):
+            node = known.node_names.index(told["node"][pod])
+            cpu[node] -= told["cpu_milli"][pod]
+            for gpu in filter(None, told["gpu_indices"][pod].split(",")):
+                free[node, int(gpu)] -= told["gpu_milli"][pod]
+        used = (there.gpu_free_milli.sum() - free.sum()) / 1000
+        assert account.steps.used_gpus[step] == pytest.approx(used)
+        gone = {node for node, begin, end in known.offered.absences if begin <= at_s < end}
+        rows_there = [node for node in range(len(cpu)) if node not in gone]
+        fragments = fragment_milli(cpu[rows_there], free[rows_there], there.model[rows_there], known.offered.tasks.mix)
+        assert account.steps.fragment_gpus[step] == pytest.approx(fragments.sum() / 1000, abs=1e-6)
 
 
 def test_fragments_are_unknown_where_places_are() -> None:
@@ -121,8 +109,7 @@ def test_fragments_are_unknown_where_places_are() -> None:
 def test_whole_gpus_are_alike_and_may_be_held_twice_for_a_moment() -> None:
     """All 8 are held by two pods whose times overlap: nothing is free, so nothing is a fragment."""
     whole: Row = {"gpus": 8, "node": "node-0", "ended_s": 2 * HOUR}
-    other: Row = {"gpus": 8, "node": "node-0", "submitted_s": 1.5 * HOUR, "gpu_indices": "77,78"}
-    assert fragments_of(whole, other) == 0
-    later: Row = {"submitted_s": HOUR, "node": "node-0", "gpu_indices": "1"}
+    assert fragments_of(whole, whole | {"submitted_s": 1.5 * HOUR, "gpu_indices": "77,78"}) == 0
     one: Row = {"node": "node-0", "gpu_indices": "0", "ended_s": 2 * HOUR, "cpu_milli": 0}
+    later = one | {"submitted_s": HOUR, "gpu_indices": "1"}
     assert fragments_of(one, one, later) == fragments_of(one, later)

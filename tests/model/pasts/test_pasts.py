@@ -1,4 +1,4 @@
-"""Histories simulated: who comes when, who is there before, what is guessed, and what really happened."""
+"""Histories as simulations: which pods come when, run how long, and on which nodes."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from extender.history.records import HistoryError
-from model.cli.history_commands import history_app, replay_app
 from model.pasts.happened import happened
 from model.pasts.pasts import past
 from model.simulations import histories
@@ -19,6 +17,7 @@ from model.workloads.histories import node_list
 from model.workloads.traces import TraceError
 from tests.history.builders import history, nodes, pods
 from tests.model.builders import write_openb
+from tests.model.cli.calls import kerf, refused
 
 HOUR = 3600.0
 
@@ -40,13 +39,9 @@ def test_pods_come_when_they_came_and_run_as_long_as_they_ran() -> None:
 
 
 def test_pods_of_before_are_there_with_the_rest_of_their_time() -> None:
-    rows = (
-        {"submitted_s": -5 * HOUR, "ended_s": HOUR, "gpus": 2},
-        {"submitted_s": 0.5 * HOUR},
-        {"submitted_s": 2 * HOUR},
-    )
-    told = measured(*rows)
-    assert told["mean_delay_s"] == pytest.approx((0.5 * HOUR + 0) / 2)  # nothing is told of the first
+    before = {"submitted_s": -5 * HOUR, "ended_s": HOUR, "gpus": 2}
+    told = measured(before, {"submitted_s": 0.5 * HOUR}, {"submitted_s": 2 * HOUR})
+    assert told["mean_delay_s"] == pytest.approx((0.5 * HOUR + 0) / 2)  # the first is not counted
 
 
 def test_a_gang_starts_together() -> None:
@@ -60,10 +55,11 @@ def test_a_gang_starts_together() -> None:
 
 
 def test_who_has_not_ended_runs_at_least_as_long_and_who_has_not_started_as_long_as_others() -> None:
-    rows = {"started_s": HOUR, "ended_s": np.nan}, {"ended_s": 2 * HOUR}, {
-        "submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan,
-    }  # fmt: skip
-    known = past(history(pods(*rows), nodes(8), until_s=9 * HOUR))
+    running, waiting = (
+        {"started_s": HOUR, "ended_s": np.nan},
+        {"submitted_s": HOUR, "started_s": np.nan, "ended_s": np.nan},
+    )
+    known = past(history(pods(running, {"ended_s": 2 * HOUR}, waiting), nodes(8), until_s=9 * HOUR))
     assert known.duration_guessed == 2
     assert known.offered.tasks.duration_s.tolist() == [9 * HOUR, 2 * HOUR, 2 * HOUR]
 
@@ -76,26 +72,21 @@ def test_pods_that_fit_no_node_are_left_out_and_counted() -> None:
     assert len(known.offered.tasks.kinds) == 2
     with pytest.raises(HistoryError, match="no pod of the history fits"):
         past(history(pods({"gpus": 4}), nodes(2)))
-    with pytest.raises(HistoryError, match="no node with GPUs"):
+    with pytest.raises(HistoryError, match="no nodes with GPUs"):
         past(history(pods({}), nodes(0)))
 
 
 def test_public_traces_as_histories(tmp_path: Path) -> None:
-    write_openb(tmp_path, num_nodes=4, num_pods=30)
-    found = histories.openb(tmp_path, "small")
-    assert len(found.pods["pod"]) == 30 and len(found.nodes["node"]) == 4
+    found = histories.openb(write_openb(tmp_path, num_nodes=4, num_pods=30), "small")
+    assert (len(found.pods["pod"]), len(found.nodes["node"])) == (30, 4)
     assert (np.diff(found.pods["submitted_s"]) >= 0).all()
     assert happened(found, past(found)) is None
     jobs = tmp_path / "jobs.csv"
-    jobs.write_text(
-        "timestamp,duration,num_gpus,gpu_time,cluster\n"
-        "2017-09-04 10:00:00,3600,20,72000,a\n2017-09-04 11:00:00,60,1,60,b\n"
-    )
+    rows = "2017-09-04 10:00:00,3600,20,72000,a\n2017-09-04 11:00:00,60,1,60,b\n"
+    jobs.write_text(f"timestamp,duration,num_gpus,gpu_time,cluster\n{rows}")
     found = histories.philly(jobs, 0.9)
-    assert found.pods["gpus"].tolist() == [8, 8, 4, 1]
-    assert found.pods["gang"].tolist() == ["job-000000"] * 3 + [""]
+    assert (found.pods["gpus"].tolist(), found.pods["gang"].tolist()) == ([8, 8, 4, 1], [*["job-000000"] * 3, ""])
     assert len(found.nodes["node"]) == 3
-    assert past(found).offered.tasks.asked_milli.tolist() == [20_000, 1_000]
     assert histories.philly(jobs, 900.0).nodes["gpus"].sum() == 24  # the largest job fits
     (tmp_path / "openb_pod_list_timeless.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,1000\n")
     with pytest.raises(TraceError, match="a history needs them"):
@@ -103,44 +94,27 @@ def test_public_traces_as_histories(tmp_path: Path) -> None:
 
 
 def test_the_commands(tmp_path: Path) -> None:
-    traces, out, told = (
-        write_openb(tmp_path / "openb", num_nodes=4, num_pods=30),
-        tmp_path / "h",
-        tmp_path / "told.json",
-    )
-    run = CliRunner()
-    done = run.invoke(history_app, ["--openb", str(traces), "--trace", "small", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "30 pods on 4 nodes" in done.stderr
-    html = tmp_path / "report.html"
-    given = ["--history", str(out), "--policies", "kerf,fgd", "--jobs", "1", "--price", "2", "--currency", "EUR"]
-    done = run.invoke(replay_app, [*given, "--json", str(told), "--html", str(html)])
+    traces, out = write_openb(tmp_path / "openb", num_nodes=4, num_pods=30), tmp_path / "h"
+    told, html = tmp_path / "told.json", tmp_path / "report.html"
+    done = kerf("history", "--openb", traces, "--trace", "small", "--out", out)
+    assert done.exit_code == 0 and "30 pods on 4 nodes" in done.stderr
+    given = ("replay", "--history", out, "--policies", "kerf,fgd", "--jobs", "1")
+    done = kerf(*given, "--price", "2", "--currency", "EUR", "--json", told, "--html", html)
     assert done.exit_code == 0, done.output
     assert "GPUs in use" in done.output and "2 EUR a GPU-hour" in done.output
     report = json.loads(told.read_text())
     assert list(report["policies"]) == ["kerf", "fgd"]
     assert report["history"]["source"] == "openb" and report["actual"] is None
     assert report["verdict"][0] in html.read_text().replace("\u00a0", " ") and report["fewer"]["policies"]["kerf"]
-    done = run.invoke(replay_app, [*given[:6], "--html", str(html), "--no-fewer", "--json", "-"])
+    done = kerf(*given, "--no-fewer", "--json", "-")
     assert done.exit_code == 0 and json.loads(done.stdout)["fewer"] is None
-    for given, reason in (
-        (["--out", str(out)], "one of --openb, --philly, --prometheus and --server"),
-        (
-            ["--openb", str(traces), "--philly", str(traces), "--out", str(out)],
-            "one of --openb, --philly, --prometheus and --server",
-        ),
-        (["--openb", str(traces), "--out", str(out)], "no trace 'default'"),
-    ):
-        done = run.invoke(history_app, given)
-        assert done.exit_code == 2 and reason in done.stderr
-    for given, reason in (
-        (["--history", str(tmp_path)], "kerf history --out"),
-        (["--history", str(out), "--policies", "fgd,fgd"], "named twice"),
-        (["--history", str(out), "--policies", "nonesuch"], "nonesuch"),
-        (["--history", str(out), "--currency", "EUR"], "--price says what a GPU-hour costs"),
-    ):
-        done = run.invoke(replay_app, given)
-        assert done.exit_code == 2 and reason in done.stderr
+    refused("one of --openb, --philly, --prometheus and --server", "history", "--out", out)
+    refused("one of --openb, --philly", "history", "--openb", traces, "--philly", traces, "--out", out)
+    refused("no trace 'default'", "history", "--openb", traces, "--out", out)
+    refused("kerf history --out", "replay", "--history", tmp_path)
+    refused("named twice", "replay", "--history", out, "--policies", "fgd,fgd")
+    refused("nonesuch", "replay", "--history", out, "--policies", "nonesuch")
+    refused("--currency EUR: needs --price", "replay", "--history", out, "--currency", "EUR")
 
 
 def test_nodes_come_and_go() -> None:
@@ -163,17 +137,15 @@ def test_nodes_come_and_go() -> None:
 
 
 def test_times_are_counted_from_the_begin_of_the_history() -> None:
-    since = 1.8e9
-    rows = [{"submitted_s": since + at * HOUR} for at in (0, 1, 2)]
     near, far = (
-        measured(*rows, since_s=since, until_s=since + 10 * HOUR),
-        measured(*({"submitted_s": at * HOUR} for at in (0.0, 1.0, 2.0)), until_s=10 * HOUR),
+        measured(*({"submitted_s": at_s + hour * HOUR} for hour in range(3)), since_s=at_s, until_s=at_s + 10 * HOUR)
+        for at_s in (0.0, 1.8e9)
     )
     assert near == far
 
 
 def test_a_node_is_as_it_was_for_longest() -> None:
-    """A device plugin that starts anew, or is down when the history ends, is no smaller node."""
+    """A device plugin that restarts, or is down when the history ends, is no smaller node."""
     rows = nodes(8, 0, 4)
     rows["node"][:] = "n"
     rows["from_s"][:] = [0.0, 100.0, 160.0]

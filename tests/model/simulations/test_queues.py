@@ -1,6 +1,7 @@
-"""Jobs over time: against a loop that walks the whole queue at every event, and what has to hold."""
+"""Jobs over time, against a loop that walks the whole queue at every event."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,33 +19,30 @@ from model.simulations.simulated_jobs import Failures, Tasks, whole_gpu_nodes
 from model.workloads.jobs import JobList
 from tests.model.builders import twin_scores
 
+Rows = list[tuple[int, int, int, str, int]]
+"""Submission, duration, GPUs, team and priority of each job."""
+ORDERS = ("fifo", "oracle-sjf", "kerf")
 JOBS = st.lists(
     st.tuples(
-        st.integers(0, 30),  # submitted
-        st.integers(0, 12),  # duration
+        st.integers(0, 30),
+        st.integers(0, 12),
         st.sampled_from([1, 1, 2, 4, 7, 8, 9, 16]),
         st.sampled_from(["a", "b"]),
-        st.sampled_from([0, 0, 5]),  # priority
+        st.sampled_from([0, 0, 5]),
     ),
     min_size=2,
     max_size=25,
 )
 
 
-def jobs_of(rows: list[tuple[int, int, int, str, int]]) -> JobList:
-    rows = sorted(rows, key=lambda row: row[0])
-    columns = [[row[i] for row in rows] for i in (0, 1, 2, 4)]
-    return JobList(
-        np.array(columns[0], float) - columns[0][0],
-        np.array(columns[1], float),
-        np.array(columns[2], dtype=np.int64),
-        tuple(row[3] for row in rows),
-        np.array(columns[3], dtype=np.int64),
-    )
+def jobs_of(rows: Rows) -> JobList:
+    submitted, duration, gpus, teams, priority = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
+    submitted_s = np.array(submitted, float)
+    return JobList(submitted_s - submitted_s[0], np.array(duration, float), np.array(gpus), teams, np.array(priority))
 
 
 Order = Callable[[list[int], float, Durations], list[int]]
-"""Jobs that wait, the time, what was learned: the jobs in their order."""
+"""Waiting jobs, the time, what was learned: the jobs in their order."""
 
 
 def by_key(jobs: JobList, keys: list[float]) -> Order:
@@ -52,14 +50,14 @@ def by_key(jobs: JobList, keys: list[float]) -> Order:
 
 
 def as_the_queue_orders(jobs: JobList) -> Order:
-    """The very function of the service's queue."""
+    """The order of the service's queue."""
 
     def in_order(waiting: list[int], now: float, known: Durations) -> list[int]:
         units = []
         for job in waiting:
             gpus, team = int(jobs.num_gpus[job]), jobs.cluster[job]
             held = orders.hold_s(known.expected_s((f"{team}/{gpus} GPUs", team)), gpus, orders.HELD_MOST_S)
-            units.append(orders.Waiting(f"{job:04}", int(jobs.priority[job]), float(jobs.submitted_s[job]), held))
+            units.append(orders.WaitingJob(f"{job:04}", int(jobs.priority[job]), float(jobs.submitted_s[job]), held))
         return [int(unit.key) for unit in orders.ordered(units, now)]
 
     return in_order
@@ -121,75 +119,35 @@ def oracle_parts(
     return parts
 
 
-@given(JOBS, st.sampled_from([16, 20, 24]), st.sampled_from(["bestfit", "spread"]))
-def test_fifo_with_skipping_equals_a_walk_over_all_that_wait(
-    rows: list[tuple[int, int, int, str, int]], num_gpus: int, policy: str
-) -> None:
-    jobs = jobs_of(rows)
-    run = delays.simulate_jobs(jobs, num_gpus, BASELINES[policy], "fifo", 0)
-    keys = jobs.submitted_s.tolist()
-    # A job of no duration ends at the time of its start: by an event of its own, after the walk.
-    if (jobs.duration_s > 0).all():
-        assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES[policy], by_key(jobs, keys))
+@given(JOBS, st.sampled_from([16, 20, 24]), st.sampled_from(["bestfit", "spread"]), st.sampled_from(ORDERS))
+def test_each_order_equals_a_walk_over_all_that_wait(rows: Rows, num_gpus: int, policy: str, order: str) -> None:
+    jobs = jobs_of([(2 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
+    run = delays.simulate_jobs(jobs, num_gpus, BASELINES[policy], order, 0)
+    walks = {
+        "fifo": (by_key(jobs, jobs.submitted_s.tolist()), np.inf),
+        "oracle-sjf": (by_key(jobs, jobs.duration_s.tolist()), np.inf),
+        "kerf": (as_the_queue_orders(jobs), 10.0),
+    }
+    in_order, reserve_after_s = walks[order]
+    right = oracle_starts(jobs, num_gpus, BASELINES[policy], in_order, reserve_after_s)
+    assert run.outcome.started_s.tolist() == right
     assert (run.outcome.ended_s == run.outcome.started_s + jobs.duration_s).all()
 
 
-@given(JOBS)
-def test_shortest_first_equals_a_walk_by_duration(rows: list[tuple[int, int, int, str, int]]) -> None:
-    jobs = jobs_of([(at, duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
-    run = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], "oracle-sjf", 0)
-    by_duration = by_key(jobs, jobs.duration_s.tolist())
-    assert run.outcome.started_s.tolist() == oracle_starts(jobs, 16, BASELINES["bestfit"], by_duration)
-
-
-@given(JOBS, st.sampled_from([16, 20, 24]))
-def test_the_order_kerf_equals_a_walk_in_the_order_of_the_queue(
-    rows: list[tuple[int, int, int, str, int]], num_gpus: int
-) -> None:
-    jobs = jobs_of([(2 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
-    run = delays.simulate_jobs(jobs, num_gpus, BASELINES["bestfit"], "kerf", 0)
-    order = as_the_queue_orders(jobs)
-    assert run.outcome.started_s.tolist() == oracle_starts(jobs, num_gpus, BASELINES["bestfit"], order, 10.0)
-
-
-def test_nodes_are_kept_for_who_has_waited_however_many_of_its_size_came_since_with_a_higher_priority() -> None:
-    rows = [
-        *[(1, 2, 7, "a", 0), (2, 1, 1, "a", 5), (3, 0, 2, "a", 0), (1, 0, 2, "a", 0), (0, 1, 4, "a", 0)],
-        *[(2, 3, 1, "a", 0), (0, 3, 8, "a", 0), (0, 1, 2, "a", 0), (1, 0, 8, "a", 5), (0, 3, 1, "a", 0)],
-        *[(1, 1, 1, "a", 5), (0, 1, 7, "a", 5), (1, 0, 4, "a", 5), (3, 0, 1, "a", 0)],
-    ]
-    jobs = jobs_of([(2 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
-    run = delays.simulate_jobs(jobs, 20, BASELINES["bestfit"], "kerf", 0)
-    order = as_the_queue_orders(jobs)
-    assert run.outcome.started_s.tolist() == oracle_starts(jobs, 20, BASELINES["bestfit"], order, 10.0)
+def simulated(rows: Rows, num_gpus: int, order: str = "fifo", seed: int = 0, **more: Any) -> delays.Run:
+    return delays.simulate_jobs(jobs_of(rows), num_gpus, BASELINES["bestfit"], order, seed, **more)
 
 
 def test_nodes_are_kept_for_the_first_in_the_queue_and_those_behind_it_wait() -> None:
     # 16 GPUs: 8 busy until 100, 4 until 50. The 8 asked at 1 go first; from 11 on the half free node is kept for them.
     rows = [(0, 100, 8, "a", 0), (0, 50, 4, "b", 0), (1, 10, 8, "c", 5), (5, 20, 1, "b", 0), (20, 200, 1, "b", 0)]
-    jobs = jobs_of(rows)
-    kept = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], "kerf", 0)
-    assert kept.outcome.started_s.tolist() == [0, 0, 50, 5, 60]
-    never = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], "fifo", 0)
-    assert never.outcome.started_s.tolist() == [0, 0, 100, 5, 20]
-
-
-@given(JOBS, st.sampled_from(["fifo", "kerf"]))
-def test_of_jobs_held_back_alike_none_passes_another(rows: list[tuple[int, int, int, str, int]], order: str) -> None:
-    jobs = jobs_of([(20 * at, 10 * duration + 1, *rest) for at, duration, *rest in rows])  # type: ignore[misc]
-    run = delays.simulate_jobs(jobs, 16, BASELINES["bestfit"], order, 0)
-    alike: dict[tuple[str, int, int], list[float]] = {}
-    for job, started in enumerate(run.outcome.started_s.tolist()):
-        kind = jobs.cluster[job], int(jobs.num_gpus[job]), int(jobs.priority[job])
-        alike.setdefault(kind, []).append(started)
-    assert all(starts == sorted(starts) for starts in alike.values())
+    assert simulated(rows, 16, "kerf").outcome.started_s.tolist() == [0, 0, 50, 5, 60]
+    assert simulated(rows, 16).outcome.started_s.tolist() == [0, 0, 100, 5, 20]
 
 
 def test_a_small_job_goes_past_a_large_one_that_does_not_fit() -> None:
     # 8 GPUs: 6 busy until 10; 4 asked at 1 waits, 2 asked at 2 goes past it.
-    run = delays.simulate_jobs(
-        jobs_of([(0, 10, 6, "a", 0), (1, 5, 4, "a", 0), (2, 5, 2, "a", 0)]), 8, BASELINES["bestfit"], "fifo", 0
-    )
+    run = simulated([(0, 10, 6, "a", 0), (1, 5, 4, "a", 0), (2, 5, 2, "a", 0)], 8)
     assert run.delay_s.tolist() == [0, 9, 0]
     assert run.jct_s.tolist() == [10, 14, 5]
     told = delays.measures(run)
@@ -201,51 +159,28 @@ def test_a_small_job_goes_past_a_large_one_that_does_not_fit() -> None:
 
 
 def test_rounds_hold_back_until_the_next_one() -> None:
-    jobs = jobs_of([(0, 10, 8, "a", 0), (1, 3, 8, "a", 0), (31, 1, 1, "a", 0)])
-    run = delays.simulate_jobs(jobs, 8, BASELINES["bestfit"], "fifo", 0, round_s=15)
+    run = simulated([(0, 10, 8, "a", 0), (1, 3, 8, "a", 0), (31, 1, 1, "a", 0)], 8, round_s=15)
     assert run.outcome.started_s.tolist() == [0, 15, 45]
 
 
-def test_a_gang_starts_as_a_whole() -> None:
-    # 16 GPUs, 4 busy: a gang of 16 waits for both nodes although one is free.
-    run = delays.simulate_jobs(
-        jobs_of([(0, 10, 4, "a", 0), (1, 5, 16, "a", 0), (2, 1, 8, "a", 0)]), 16, BASELINES["bestfit"], "fifo", 0
-    )
-    assert run.outcome.started_s.tolist() == [0, 10, 2]
-
-
 def test_what_a_failing_node_ran_begins_again() -> None:
-    jobs = jobs_of([(i, 500, 4, "a", 0) for i in range(20)])
-    failures = Failures(mean_between_s=2000, repair_s=100)
-    run = delays.simulate_jobs(jobs, 40, BASELINES["bestfit"], "fifo", 3, failures=failures)
+    rows = [(i, 500, 4, "a", 0) for i in range(20)]
+    run, again = (simulated(rows, 40, seed=3, failures=Failures(mean_between_s=2000, repair_s=100)) for _ in range(2))
+    assert again.outcome.ended_s.tobytes() == run.outcome.ended_s.tobytes()
     assert run.outcome.num_failures > 0
-    assert run.outcome.num_restarts.sum() > 0
     calm = run.outcome.num_restarts == 0
+    assert not calm.all()
     assert (run.jct_s[calm] == run.delay_s[calm] + 500).all()
     assert (run.jct_s[~calm] > run.delay_s[~calm] + 500).all()
-    again = delays.simulate_jobs(jobs, 40, BASELINES["bestfit"], "fifo", 3, failures=failures)
-    assert again.outcome.ended_s.tobytes() == run.outcome.ended_s.tobytes()
-
-
-def test_the_own_order_learns_which_team_runs_long() -> None:
-    # Team a runs 100 s, b 10,000 s; once that is known, of those that wait a goes first though it came later.
-    rows = [(i, 100, 8, "a", 0) for i in range(10)] + [(10 + i, 10000, 8, "b", 0) for i in range(10)]
-    rows += [(150000, 5000, 8, "c", 0), (150001, 10000, 8, "b", 0), (150002, 100, 8, "a", 0)]
-    run = delays.simulate_jobs(jobs_of(rows), 8, BASELINES["bestfit"], "kerf", 0)
-    assert run.outcome.started_s[-1] < run.outcome.started_s[-2]
-    assert run.outcome.started_s[-3] < run.outcome.started_s[-2]
 
 
 def test_orders_that_preempt_are_not_offered() -> None:
-    jobs = jobs_of([(0, 10, 6, "a", 0), (1, 5, 4, "a", 0)])
     with pytest.raises(_UnknownOrderError, match="there are fifo, oracle-sjf, oracle-area, kerf"):
-        delays.simulate_jobs(jobs, 8, BASELINES["bestfit"], "srtf", 0)
+        simulated([(0, 10, 6, "a", 0), (1, 5, 4, "a", 0)], 8, "srtf")
 
 
 def test_fairness_of_equal_and_unequal_teams() -> None:
-    run = delays.simulate_jobs(
-        jobs_of([(0, 10, 8, "a", 0), (0, 10, 8, "b", 0), (1, 10, 1, "b", 0)]), 16, BASELINES["bestfit"], "fifo", 0
-    )
+    run = simulated([(0, 10, 8, "a", 0), (0, 10, 8, "b", 0), (1, 10, 1, "b", 0)], 16)
     # a: slowdown 1; b: 1 and (9 + 10) / 10: 1.45 on average. Jain: 2.45^2 / (2 (1 + 1.45^2)).
     told = delays.fairness(run, ("a", "b", "b"))
     assert told["jain_slowdown"] == pytest.approx(2.45**2 / (2 * (1 + 1.45**2)), abs=1e-6)

@@ -1,4 +1,4 @@
-"""A simulated cluster as a problem of the planner: who runs where, what moves cost at least, whether enough is free."""
+"""A simulated cluster as a problem of the planner."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from extender.core.clusters import WHOLE_MILLI
-from extender.core.fragmentation import ANY_MODEL, Asks, Nodes, mix_of
+from extender.core.fragmentation import ANY_MODEL, Nodes, PodClasses, mix_of
 from extender.planning.moves.planner import plan_moves
 from model.engine.node_scores import book
 from model.simulations.room_problems import Part, RoomProblems, Runner, _gpus_of, bits_of_gpus, job_and_part
@@ -24,7 +24,7 @@ def filled(seed: int, num_nodes: int = 5) -> tuple[RoomProblems, Nodes, list[Run
     rng = np.random.default_rng(seed)
     num = np.array([*SIZES, 1])
     milli = np.array([*[WHOLE_MILLI] * len(SIZES), 500])
-    asks = Asks(num * 1000, num * 1024, num, milli, np.full(len(num), ANY_MODEL))
+    asks = PodClasses(num * 1000, num * 1024, num, milli, np.full(len(num), ANY_MODEL))
     nodes = whole_gpu_nodes(8 * num_nodes, 8)
     none = np.zeros(100)
     tasks = Tasks(none, none, (), none.astype(np.int64), none.astype(np.int64), asks, mix_of([], 1))
@@ -34,9 +34,9 @@ def filled(seed: int, num_nodes: int = 5) -> tuple[RoomProblems, Nodes, list[Run
         parts: list[Part] = []
         for _ in range(rng.choice([1, 1, 1, 2])):
             c = int(rng.choice([0, 0, 1, 1, 2, SHARE]))
-            rows = [row for row in range(num_nodes) if problems_fit(nodes, asks, c, row)]
-            if rows:
-                row = int(rng.choice(rows))
+            enough = (nodes.gpu_free_milli >= milli[c]).sum(axis=1) >= num[c]
+            if enough.any():
+                row = int(rng.choice(np.flatnonzero(enough)))
                 gpu = int(np.argmax(nodes.gpu_free_milli[row] >= asks.gpu_milli[c]))
                 parts.append((c, row, book(nodes, asks, c, row, gpu)))
         if not parts:
@@ -44,10 +44,6 @@ def filled(seed: int, num_nodes: int = 5) -> tuple[RoomProblems, Nodes, list[Run
         stays = "" if rng.random() < 5 / 6 else "has no controller"
         runners.append(Runner(len(runners), parts, float(rng.integers(1, 1000)), stays))
     return problems, nodes, runners
-
-
-def problems_fit(nodes: Nodes, asks: Asks, c: int, row: int) -> bool:
-    return bool((nodes.gpu_free_milli[row] >= asks.gpu_milli[c]).sum() >= asks.num_gpus[c])
 
 
 def oracle_least_cost(nodes: Nodes, kind: Kind, runners: Sequence[Runner]) -> float:
@@ -58,36 +54,33 @@ def oracle_least_cost(nodes: Nodes, kind: Kind, runners: Sequence[Runner]) -> fl
     for c, count in kind:
         costs = []
         for row in range(len(nodes.num_gpus)):
-            missing = size_of[c] - int((nodes.gpu_free_milli[row] == WHOLE_MILLI).sum())
-            here = []
+            missing = max(size_of[c] - int((nodes.gpu_free_milli[row] == WHOLE_MILLI).sum()), 0)
+            movable: list[tuple[float, int]] = []
             for runner in runners:
-                held = sum(size_of[part[0]] for part in runner.parts if part[1] == row)
-                milli = sum(500 if part[0] == SHARE else 1000 * size_of[part[0]] for part in runner.parts)
-                price = (
-                    milli / 1000 * runner.loses_s / (1 if num_parts == 1 else len({part[1] for part in runner.parts}))
-                )
+                held = sum(size_of[part] for part, node, _ in runner.parts if node == row)
+                gpus = sum(0.5 if part == SHARE else size_of[part] for part, *_ in runner.parts)
+                over = 1 if num_parts == 1 else len({node for _, node, _ in runner.parts})
                 if held and not runner.stays:
-                    here.append((price / held, held))
+                    movable.append((gpus * runner.loses_s / over / held, held))
             cost = 0.0
-            for per_gpu, held in sorted(here):
-                taken = min(max(missing, 0), held)
-                cost += taken * per_gpu
-                missing -= taken
-            costs.append(cost if missing <= 0 else math.inf)
+            for per_gpu, held in sorted(movable):
+                cost += min(missing, held) * per_gpu
+                missing -= min(missing, held)
+            costs.append(math.inf if missing else cost)
         num_nodes = count if size_of[c] > 4 else 1
         least = max(least, sum(sorted(costs)[:num_nodes]))
     return least
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_the_least_cost_equals_a_loop_over_nodes(seed: int) -> None:
-    problems, nodes, runners = filled(seed)
-    for kind in KINDS:
-        found = problems.least_cost_gpu_s(kind, runners)
-        assert found == pytest.approx(oracle_least_cost(nodes, kind, runners), abs=1e-9)
+def test_the_least_cost_equals_a_loop_over_nodes() -> None:
+    for seed in range(20):
+        problems, nodes, runners = filled(seed)
+        for kind in KINDS:
+            found = problems.least_cost_gpu_s(kind, runners)
+            assert found == pytest.approx(oracle_least_cost(nodes, kind, runners), abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 4, 5, 6, 7))])
+@pytest.mark.parametrize("seed", [0, 2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 4, 5))])
 def test_no_plan_costs_less_and_each_is_of_this_cluster(seed: int) -> None:
     problems, nodes, runners = filled(seed)
     for kind in KINDS[2:]:
@@ -106,11 +99,9 @@ def test_no_plan_costs_less_and_each_is_of_this_cluster(seed: int) -> None:
 
 def test_pods_lose_their_part_of_what_their_job_loses() -> None:
     problems, _, _ = filled(0)
-    problem = problems.problem(((3, 1),), 0, [Runner(7, [(1, 0, 0b11), (SHARE, 2, 0b1)], 100.0)], 5)
-    assert [(pod.key, pod.row, pod.gang, pod.cost_gpu_s) for pod in problem.running] == [
-        ("7/0", 0, "7", 200.0),
-        ("7/1", 2, "7", 50.0),
-    ]
+    problem = problems.problem(((3, 1),), 0, [Runner(7, [(1, 0, bits_of_gpus((0, 1))), (SHARE, 2, 0b1)], 100.0)], 5)
+    pods = [(pod.key, pod.row, pod.gang, pod.cost_gpu_s) for pod in problem.running]
+    assert pods == [("7/0", 0, "7", 200.0), ("7/1", 2, "7", 50.0)]
     assert problem.max_moves == 5
 
 
@@ -121,9 +112,3 @@ def test_as_much_as_is_free_in_all_is_enough() -> None:
     assert problems.is_enough(((3, 1),))
     nodes.gpu_free_milli[0, 0] = 900
     assert not problems.is_enough(((3, 1),))
-
-
-def test_gpus_as_bits_and_back() -> None:
-    assert _gpus_of(0b1010) == (1, 3)
-    assert bits_of_gpus((1, 3)) == 0b1010
-    assert _gpus_of(0) == ()

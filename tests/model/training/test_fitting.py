@@ -1,4 +1,4 @@
-"""A rank of a cluster's own: trained on its first days, judged on the others, written only where it is better."""
+"""A rank fitted to a history: trained on its first days, judged on the others, written only if it is better."""
 
 import json
 from pathlib import Path
@@ -6,21 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from extender.history import files as history_files
 from extender.history.records import HistoryError
 from extender.ranking import files
 from extender.ranking.files import _read_manifest
-from model.cli.history_commands import fit_app
 from model.simulations.learned import Foresight
 from model.training import fitting
 from model.training.fitting import Fitted
 from model.training.runs import TrainingError
 from model.training.tasks import Tasks
 from model.workloads.histories import Part, lists
-from model.workloads.sources import named
+from model.workloads.sources import source_lookup
 from tests.history.builders import history, nodes, pods
+from tests.model.cli.calls import kerf
 
 RNG = np.random.default_rng(0)
 SHAPES = [(1, 300, 4_000), (1, 700, 4_000), (1, 1000, 8_000), (4, 1000, 30_000), (0, 0, 6_000)]
@@ -44,22 +43,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_days_that_judge_are_not_learned_from(folder: Path) -> None:
     whole = history_files.read(folder)
     learned, judged = (lists(folder, part)[1].names for part in Part)
-    assert not set(learned) & set(judged)
     assert sorted([*learned, *judged]) == sorted(whole.pods["pod"].tolist())
     times = dict(zip(whole.pods["pod"].tolist(), whole.pods["submitted_s"].tolist(), strict=True))
     assert max(times[name] for name in learned) < min(times[name] for name in judged)
-    offer = named(None)(f"history:judge:{folder}")(7)
-    assert offer.nodes.num_gpus.sum() == 26
-    first, again = offer.arrivals(), named(None)(f"history:judge:{folder}")(7).arrivals()
-    assert first.pods.tolist() == again.pods.tolist()
+    first, again = (source_lookup(None)(f"history:judge:{folder}")(7) for _ in range(2))
+    assert first.nodes.num_gpus.sum() == 26
+    assert first.arrivals().pods.tolist() == again.arrivals().pods.tolist()
 
 
 def test_too_little_is_refused(tmp_path: Path) -> None:
     history_files.write(tmp_path, history(pods(*past(40)), nodes(8)))
-    with pytest.raises(HistoryError, match="are in the part of the history to judge; 20 are needed"):
+    with pytest.raises(HistoryError, match=r"the judge part of the history has .*; 20 are needed"):
         lists(tmp_path, Part.JUDGE)
     history_files.write(tmp_path, history(pods(*past(40)), nodes(0)))
-    with pytest.raises(HistoryError, match="no node with GPUs"):
+    with pytest.raises(HistoryError, match="no nodes with GPUs"):
         lists(tmp_path, Part.LEARN)
 
 
@@ -75,18 +72,19 @@ def test_better_is_what_is_beyond_chance_and_loses_nothing_later() -> None:
     assert not verdict([89.0, 90.1, 90.9], [91.0, 92.1, 92.9])
 
 
+def fitted(folder: Path, out: Path, episodes: int, jobs: int = 1, *, resume: bool = False) -> Fitted:
+    return fitting.fit(folder, out, episodes, 12, lambda _: None, resume=resume, jobs=jobs)
+
+
 @pytest.mark.slow
 def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
-    config = fitting.config_of(folder)
-    whole = fitting.fit(folder, tmp_path / "whole", 24, 12, lambda _: None, resume=False, jobs=1)
-    fitting.fit(folder, tmp_path / "parts", 12, 12, lambda _: None, resume=False, jobs=1)
-    again = tmp_path / "parts" / files.MANIFEST
-    again.unlink(missing_ok=True)
-    assert fitting.fit(folder, tmp_path / "parts", 24, 12, lambda _: None, resume=True, jobs=1) == whole
-    # One list a generation: its candidates are played side by side.
-    assert fitting.fit(folder, tmp_path / "beside", 24, 12, lambda _: None, resume=False, jobs=2) == whole
+    whole = fitted(folder, tmp_path / "whole", 24)
+    fitted(folder, tmp_path / "parts", 12)
+    (tmp_path / "parts" / files.MANIFEST).unlink(missing_ok=True)
+    assert fitted(folder, tmp_path / "parts", 24, resume=True) == whole
+    assert fitted(folder, tmp_path / "beside", 24, jobs=2) == whole
     (row,) = _read_manifest(tmp_path / "whole" / "run" / "model").evaluation
-    task = Tasks(named(None), Foresight()).task(config.validation[0], row.seeds[0])
+    task = Tasks(source_lookup(None), Foresight()).task(fitting.config_of(folder).validation[0], row.seeds[0])
     assert row.fgd["100"][0] == task.fgd[0]
     assert row.start["100"][0] == task.allocations(files.read(files.RELEASED).potential)[0]
     assert (tmp_path / "whole" / files.MANIFEST).exists() == whole.better
@@ -94,16 +92,15 @@ def test_a_fit_says_what_it_found_and_goes_on_where_it_stopped(folder: Path, tmp
 
 def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told, out = tmp_path / "told.json", tmp_path / "out"
-    given = ["--history", str(folder), "--out", str(out), "--episodes", "12", "--jobs", "1", "--json", str(told)]
-    done = CliRunner().invoke(fit_app, given)
+    fit = ("fit", "--history", folder, "--out", out, "--episodes", "12", "--jobs", "1", "--json", told)
+    done = kerf(*fit)
     assert done.exit_code == 0, done.output
     report = json.loads(told.read_text())
     assert report["better"] == (report["model"] is not None) == (out / files.MANIFEST).exists()
     assert set(report["over_fgd"]) == {"100", "130"}
-    assert ("no model is written" in done.stderr) != report["better"]
+    assert ("no model was written" in done.stderr) != report["better"]
     monkeypatch.setattr(Fitted, "better", property(lambda self: True))
-    done = CliRunner().invoke(fit_app, [*given, "--resume"])
-    assert done.exit_code == 0, done.output
+    assert kerf(*fit, "--resume").exit_code == 0
     assert files.read(out).manifest.training["mode"] == "es"
-    with pytest.raises(TrainingError, match="there is a model already"):
-        fitting.fit(folder, out, 12, 12, lambda _: None, resume=True, jobs=1)
+    with pytest.raises(TrainingError, match="already has a model"):
+        fitted(folder, out, 12, resume=True)

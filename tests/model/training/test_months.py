@@ -1,13 +1,13 @@
-"""Months of a cluster that learns: drift and jump, and a course that goes by pods that nobody had seen."""
+"""Months of a cluster that learns: its drift, and which model serves."""
 
 import numpy as np
 import pytest
 
 from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
-from extender.ranking import course as courses
-from extender.ranking.course import Course, Stage
+from extender.ranking import rollout as rollouts
 from extender.ranking.files import Manifest, Model
+from extender.ranking.rollout import Rollout, Stage
 from model.training import months
 from model.training.months import _FGD, _LEARNING, _RELEASED, Plan, _cluster, _summary
 from model.workloads.traces import NodeList, PodList
@@ -28,7 +28,7 @@ NODES = NodeList(
 )
 
 
-def ones_and_fours(seed: int = 0) -> PodList:
+def ones_and_fours(seed: int) -> PodList:
     gpus = np.where(np.random.default_rng(seed).random(NUM) < 0.75, 1, 4)
     return PodList(
         tuple(f"pod-{number}" for number in range(NUM)), np.full(NUM, 1000), np.full(NUM, 1024), gpus,
@@ -55,24 +55,24 @@ def test_a_mix_drifts_and_then_jumps() -> None:
     assert lists[1].submitted_s is not None and (np.diff(lists[1].submitted_s) >= 0).all()
 
 
+def decided(course: Rollout, models: dict[str, Model], month: int) -> Rollout:
+    return months._decided(course, models, NODES, ones_and_fours(month), month)  # noqa: SLF001
+
+
 @pytest.mark.slow
 def test_a_better_model_serves_after_a_month_and_a_worse_one_goes() -> None:
     models = {"": RELEASE, "packs": PACKS, "spreads": SPREADS}
-    course = courses.offered(Course(), "packs", 0)
-    course = months._decided(course, models, NODES, ones_and_fours(), 1)  # noqa: SLF001
+    course = decided(rollouts.offered(Rollout(), "packs", 0), models, 1)
     assert (course.serving, course.stage) == ("packs", Stage.NONE)
-    course = courses.offered(course, "spreads", 1)
-    course = months._decided(course, models, NODES, ones_and_fours(1), 2)  # noqa: SLF001
+    course = decided(rollouts.offered(course, "spreads", 1), models, 2)
     assert (course.serving, course.candidate, course.taken_back) == ("packs", "", 1)
     models[""] = PACKS  # what is released is better now than what serves
-    course = Course(serving="spreads")
-    course = months._decided(course, models, NODES, ones_and_fours(2), 3)  # noqa: SLF001
-    assert course.serving == "" and "serves no more" in course.said
+    course = decided(Rollout(serving="spreads"), models, 3)
+    assert course.serving == "" and "no longer serves" in course.said
 
 
 def test_no_verdict_within_a_month_is_none() -> None:
-    models = {"": PACKS, "same": PACKS}
-    course = months._decided(courses.offered(Course(), "same", 0), models, NODES, ones_and_fours(), 1)  # noqa: SLF001
+    course = decided(rollouts.offered(Rollout(), "same", 0), {"": PACKS, "same": PACKS}, 1)
     assert course.candidate == "" and course.serving == "" and "without a verdict" in course.said
 
 
@@ -84,9 +84,9 @@ def test_gains_are_paired_by_cluster_over_the_months_in_which_there_can_be_any()
         }
         return {"month": number, "gpus": 200.0, "serving": serving, "said": "model a serves: x", "ranks": ranks}
 
-    one = [month(0, 1.0, 99.0, ""), month(1, 1.0, 99.0, ""), month(2, 102.0, 100.0), month(3, 104.0, 100.0)]
-    other = [month(0, 1.0, 99.0, ""), month(1, 1.0, 99.0, ""), month(2, 100.0, 100.0), month(3, 100.0, 100.0)]
-    found = _summary([one, other])
+    begin = [month(0, 1.0, 99.0, ""), month(1, 1.0, 99.0, "")]
+    one = [*begin, month(2, 102.0, 100.0), month(3, 104.0, 100.0)]
+    found = _summary([one, [*begin, month(2, 100.0, 100.0), month(3, 100.0, 100.0)]])
     assert found["over"]["released"]["allocated_gpus"]["mean"] == pytest.approx((1.5 + 0.0) / 2)
     assert found["over"]["fgd"]["allocated_gpus"]["mean"] == pytest.approx((26.5 + 25.0) / 2)
     assert (found["months_served"], found["months"], found["came_to_serve"]) == (4, 8, 8)

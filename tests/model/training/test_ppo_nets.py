@@ -18,12 +18,7 @@ torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
 from model.simulations.episodes import POD_FEATURES  # noqa: E402 - needs torch
 from model.training import nets  # noqa: E402
-from model.training.nets import (  # noqa: E402
-    _LEVELS,
-    Choice,
-    Seen,
-    _quantum,
-)
+from model.training.nets import _LEVELS, Choice, Seen, _quantum  # noqa: E402
 
 OFFERED = len(POD_FEATURES) + 1
 
@@ -113,24 +108,6 @@ def test_a_choice_is_between_the_first_nodes_of_the_best_levels() -> None:
         level = np.where(fits[i], _steps(gain[i], potential), -np.inf)
         firsts = [int(np.flatnonzero(level == each)[0]) for each in sorted(set(level[fits[i]].tolist()), reverse=True)]
         assert rows[i][there[i]].tolist() == firsts[:_LEVELS]
-
-
-def test_before_training_the_best_node_is_taken_and_nearly_nothing_skipped() -> None:
-    rng = np.random.default_rng(3)
-    empty = random_attention(rng)
-    empty = empty._replace(out=empty.out * 0, out_bias=empty.out_bias * 0)
-    arrays = nets.initial(empty, 4, rng)
-    tensors = nets.tensors_of(arrays)
-    seen = seen_of(rng, sights(rng, 6, 5, 5))
-    known = nets.contexts(seen, tensors)
-    assert nets.points(seen, known, tensors).detach().numpy().tolist() == [[0.0] * D] * 2
-    assert nets.values(seen, known, tensors).tolist() == [0.0, 0.0]
-    before, after = (torch.from_numpy(rng.normal(size=(2, 3, F))) for _ in range(2))
-    choice = Choice(before, after, torch.tensor([[True, True, False]] * 2), torch.tensor([True, False]))
-    logit = nets.logits(choice, seen, known, tensors, 0.5).detach().numpy()
-    assert logit[:, :2].max(axis=1).tolist() == [0.0, 0.0]
-    assert (logit[:, 2] < -1e6).all()
-    assert logit[0, 3] == -4.0 and logit[1, 3] < -1e6
 
 
 def test_every_array_that_is_trained_has_a_gradient() -> None:

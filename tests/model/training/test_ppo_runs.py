@@ -1,4 +1,4 @@
-"""PPO runs: repeatable, resumable, alike on Ray and among several learners, kept away from the published seeds."""
+"""PPO runs, and their commands."""
 
 import json
 import os
@@ -6,27 +6,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from extender.core.valuenet.potentials import Potential, fragments_only
 from extender.ranking import files
-from model.cli.learning_commands import evaluate_app, train_app
 from model.simulations import learned, looks
-from model.simulations.baselines import BASELINES
 from model.simulations.configs import EpisodeConfig
 from model.simulations.learned import Foresight, allocations
-from model.simulations.replays import replay
 from model.training import runs
 from model.training.runs import _LOG, TrainingError
-from model.workloads.traces import read_nodes, read_pods
-from model.workloads.workloads import workload
+from model.training.tasks import Tasks
+from model.workloads.sources import source_lookup
+from tests.model.cli.calls import figures, kerf
 
 torch = pytest.importorskip("torch", reason="no torch: make setup-train")
 
 from model.training import nets, ppo_rollouts, ppo_runs  # noqa: E402 - needs torch
-from model.training.ppo_runs import _CURVES, _beginning, _orders, _weights_of  # noqa: E402
+from model.training.ppo_runs import _CURVES, _beginning, _weights_of  # noqa: E402
 
 CONFIGS = Path(ppo_runs.__file__).parent / "configs"
 CONFIG = """
@@ -70,7 +68,7 @@ def test_equal_configurations_give_equal_models_interrupted_or_not(traces: Path,
     same(whole, trained(traces, tmp_path, "parts", 4, resume=True))
     log = [json.loads(line) for line in (whole / _LOG).read_text().splitlines()]
     assert [line["update"] for line in log] == [1, 2, 3, 4]
-    with pytest.raises(TrainingError, match="there is a checkpoint"):
+    with pytest.raises(TrainingError, match="already has a checkpoint"):
         trained(traces, tmp_path, "whole", 6)
     with pytest.raises(TrainingError, match="nothing to resume"):
         trained(traces, tmp_path, "nowhere", 6, resume=True)
@@ -87,47 +85,34 @@ def test_the_manifest_says_what_the_model_reaches(traces: Path, tmp_path: Path, 
     (row,) = model.manifest.evaluation
     assert (row.trace, row.seeds) == ("small", (3, 4))
     began = files.read(files.RELEASED).potential
+    tasks = Tasks(source_lookup(traces), Foresight())
     for i, seed in enumerate(row.seeds):
-        offered = workload(traces, "small", seed, read_nodes(traces), read_pods(traces, "small"))
-        told = learned.Telling()(
-            offered.nodes, offered.asks, offered.mix, read_nodes(traces), read_pods(traces, "small"), Foresight()
-        )
+        task = tasks.task("small", seed)
         if isinstance(model, files.Actor):
-            placed = looks.replay(offered, told, model.attention).placed
+            placed = looks.replay(task.offered, task.outlook, model.attention).placed
         else:
             assert len(model.potential.out) == 3
             assert model.potential.by_context.any() == (form == "by_context")
-            placed = learned.replay(offered, told, model.potential).placed
-        assert allocations(offered, placed) == (row.kerf["100"][i], row.kerf["130"][i])
-        assert row.fgd["100"][i] == allocations(offered, replay(offered, BASELINES["fgd"], seed).placed)[0]
-        assert row.start["100"][i] == allocations(offered, learned.replay(offered, told, began).placed)[0]
+            placed = learned.replay(task.offered, task.outlook, model.potential).placed
+        assert allocations(task.offered, placed) == (row.kerf["100"][i], row.kerf["130"][i])
+        assert row.fgd["100"][i] == task.fgd[0]
+        assert row.start["100"][i] == task.allocations(began)[0]
 
 
 def test_training_begins_at_the_potential_that_it_is_told(traces: Path, tmp_path: Path) -> None:
     began = {"released": files.read(files.RELEASED).potential, "fgd": fragments_only()}
     files.write(tmp_path / "m", began["released"]._replace(quantum=np.array([0.7])), 1.0, {}, ())
     began[str(tmp_path / "m")] = files.read(tmp_path / "m").potential
+    plain = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), forms=(EpisodeConfig(num_nodes=6, num_pods=9),))
     for name, potential in began.items():
-        forms = (EpisodeConfig(num_nodes=6, num_pods=9),)
-        chosen = ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start=name, forms=forms)
+        chosen = msgspec.structs.replace(plain, start=name)
         begun = _beginning(chosen, traces)
         found = _weights_of(nets.initial(begun, chosen.net, np.random.default_rng(0)), chosen)
         assert isinstance(found, Potential)
         assert found.weights == pytest.approx(potential.weights)
         assert found.quantum == pytest.approx(potential.quantum)
     with pytest.raises(TrainingError, match="start: "):
-        _beginning(ppo_runs.PpoConfig(train=("small",), validation_seeds=(1,), start="nowhere"), traces)
-
-
-def test_scenarios_are_drawn_anew_unless_that_is_switched_off(tmp_path: Path) -> None:
-    chosen = ppo_runs.read_config(config(tmp_path))
-    first, second = (_orders(chosen, number) for number in (0, 1))
-    assert {order.scenario for order in first}.isdisjoint(order.scenario for order in second)
-    kept = ppo_runs.read_config(config(tmp_path, CONFIG + "redraw: false\n"))
-    first, second = (_orders(kept, number) for number in (0, 1))
-    assert [order.scenario for order in first] == [order.scenario for order in second]
-    assert [order.name for order in first] == [order.name for order in second]
-    assert all(one.seed != other.seed for one, other in zip(first, second, strict=True))
+        _beginning(msgspec.structs.replace(plain, start="nowhere"), traces)
 
 
 def test_processes_beside_each_other_play_the_same(traces: Path, tmp_path: Path) -> None:
@@ -138,47 +123,38 @@ def test_processes_beside_each_other_play_the_same(traces: Path, tmp_path: Path)
     same(one, tmp_path / "two")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("{train: [small], validation_seeds: [42]}", "seeds \\[42\\] are the published"),
+def test_configurations_that_can_not_be(tmp_path: Path) -> None:
+    for text, reason in (
+        ("{train: [small], validation_seeds: [42]}", "seeds \\[42\\] are held out"),
         ("{train: [], validation_seeds: [2]}", "must not be empty"),
-        ("{train: [small], validation_seeds: [2], times: 1}", "times 2 and more"),
+        ("{train: [small], validation_seeds: [2], times: 1}", "times 2 or more"),
         ("{train: [small], validation_seeds: [2], lists: 0}", "lists"),
-        ("{train: [small], validation_seeds: [2], looks: true, by_context: true}", "not both"),
+        ("{train: [small], validation_seeds: [2], looks: true, by_context: true}", "exclude each other"),
         ("{train: [small], validation_seeds: [2], temperature: 0}", "temperature"),
         ("{train: [small], validation_seeds: [1000000]}", "below 1000000"),
         ("{train: [small], validation_seeds: [2], forms: [{num_nodes: 2}, {num_nodes: 3}]}", "the same num_nodes"),
-        ("{train: [small], validation_seeds: [2], forms: [{reward: fame}]}", "reward"),
         ("{train: [small], validation_seeds: [2], learning: {clip: 0}}", "clip"),
-        ("{train: [small], validation_seeds: [2], more: 1}", "unknown field `more`"),
-    ],
-)
-def test_configurations_that_can_not_be(tmp_path: Path, text: str, reason: str) -> None:
-    with pytest.raises(TrainingError, match=reason):
-        ppo_runs.read_config(config(tmp_path, text))
+    ):
+        with pytest.raises(TrainingError, match=reason):
+            ppo_runs.read_config(config(tmp_path, text))
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("ppo*.yaml")), ids=lambda path: path.stem)
-def test_the_configurations_that_come_along_are_valid(path: Path) -> None:
-    chosen = ppo_runs.read_config(Path(path.stem))
-    assert ppo_runs.num_updates(chosen, chosen.episodes_per_update + 1) == 2
+def test_the_configurations_that_come_along_are_valid() -> None:
+    for path in CONFIGS.glob("ppo*.yaml"):
+        chosen = ppo_runs.read_config(Path(path.stem))
+        assert ppo_runs.num_updates(chosen, chosen.episodes_per_update + 1) == 2
 
 
 def test_the_commands_train_and_evaluate(traces: Path, tmp_path: Path) -> None:
-    out, found = tmp_path / "out", tmp_path / "found.json"
-    given = ["--traces", str(traces), "--config", str(config(tmp_path)), "--out", str(out), "--mode", "ppo"]
-    result = CliRunner().invoke(train_app, [*given, "--episodes", "3", "--save-interval", "1", "--jobs", "1"])
+    out = tmp_path / "out"
+    given = ("--traces", traces, "--config", config(tmp_path), "--out", out, "--mode", "ppo", "--episodes", "3")
+    result = kerf("train", *given, "--save-interval", "1", "--jobs", "1")
     assert result.exit_code == 0, result.output
-    assert "Validation" in result.output
-    assert "more at 100 % than where training began" in result.stderr
-    given = ["--traces", str(traces), "--trace", "small", "--seeds", "3-4", "--json", str(found)]
-    result = CliRunner().invoke(evaluate_app, [*given, "--policies", f"ppo={out / runs.MODEL},fgd"])
-    assert result.exit_code == 0, result.output
-    policies = json.loads(found.read_text())["policies"]
+    assert "Validation" in result.output and "gain from training at 100 %: " in result.stderr
+    compared = ("--traces", traces, "--trace", "small", "--seeds", "3-4", "--policies", f"ppo={out / runs.MODEL},fgd")
+    policies = figures("evaluate", *compared)["policies"]
     (row,) = files.read(out / runs.MODEL).manifest.evaluation
-    assert policies["ppo"]["100"] == list(row.kerf["100"])
-    assert policies["ppo"]["refused"] == [0, 0]
+    assert policies["ppo"]["100"] == list(row.kerf["100"]) and policies["ppo"]["refused"] == [0, 0]
     assert policies["fgd"]["130"] == list(row.fgd["130"])
 
 

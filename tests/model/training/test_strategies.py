@@ -1,4 +1,4 @@
-"""CMA-ES finds optima that a search without adaptation would not, and is the same for equal seeds."""
+"""CMA-ES."""
 
 import numpy as np
 import pytest
@@ -22,12 +22,6 @@ def test_a_stretched_bowl_is_solved() -> None:
     state = searched(0, 300, optimum, stretch)
     assert state.mean == pytest.approx(optimum, abs=1e-4)
     assert state.sigma < 1e-3
-
-
-def test_equal_seeds_search_alike() -> None:
-    ones = np.ones(3)
-    assert searched(1, 5, ones, ones).mean.tolist() == searched(1, 5, ones, ones).mean.tolist()
-    assert searched(1, 5, ones, ones).mean.tolist() != searched(2, 5, ones, ones).mean.tolist()
 
 
 def test_only_the_order_of_successes_counts() -> None:

@@ -1,4 +1,4 @@
-"""What a history gives to train on: no tenant counts for more than its work."""
+"""Training data from a history: no tenant counts for more than its work."""
 
 import numpy as np
 

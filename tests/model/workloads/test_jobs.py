@@ -1,4 +1,4 @@
-"""Lists of jobs: read, drawn, refused; and the commands that run them."""
+"""Lists of jobs, and the commands that run them."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from model.evaluation.job_trials import met
 from model.workloads.jobs import drawn_jobs, nodes_for_load, read_jobs
 from model.workloads.traces import TraceError, read_nodes, read_pods
 from tests.model.builders import write_openb
-from tests.model.cli.calls import kerf
+from tests.model.cli.calls import figures, kerf, refused
 
 HEADING = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 ROWS = "2017-09-04 10:30:41,100.0,8,800.0,v1\n2017-09-04 10:30:31,50,1,50,v2\n2017-09-04 10:32:11,10,2,20,v1\n"
@@ -29,39 +29,24 @@ def test_jobs_are_sorted_by_submission(tmp_path: Path) -> None:
     assert nodes_for_load(jobs, 0.5) == 3
 
 
-@pytest.mark.parametrize(
-    ("row", "fault"),
-    [
+def test_bad_jobs(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "jobs.csv", tmp_path / "jobs.csv.gz"
+    for row, fault in (
         ("yesterday,1,1,1,v", 'line 2, column timestamp: "yesterday" is not a time such as'),
         ("1,-1,1,1,v", 'line 2, column duration: "-1" is not between 0'),
         ("1,1,0,1,v", 'line 2, column num_gpus: "0" is not between 1'),
         ("1,1,1,1", "line 2: 4 values, but 5 columns"),
-    ],
-    ids=["time", "duration", "gpus", "short"],
-)
-def test_bad_jobs(tmp_path: Path, row: str, fault: str) -> None:
-    path = tmp_path / "jobs.csv"
-    path.write_text(HEADING + row + "\n")
-    with pytest.raises(TraceError) as raised:
-        read_jobs(path)
-    assert f"{path}: {fault}" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"timestamp" * 1000)[:30], b""], ids=["other", "cut off", "empty"]
-)
-def test_broken_archives(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "jobs.csv.gz"
-    path.write_bytes(content)
-    with pytest.raises(TraceError, match=r"jobs\.csv\.gz"):
-        read_jobs(path)
-
-
-def test_jobs_at_once_have_no_load(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.csv"
-    path.write_text(HEADING + "5,1,1,1,v\n5,1,1,1,v\n")
+    ):
+        plain.write_text(f"{HEADING}{row}\n")
+        with pytest.raises(TraceError, match=f"{plain}: {fault}"):
+            read_jobs(plain)
+    for content in (b"no gzip", gzip.compress(b"timestamp" * 1000)[:30], b""):
+        packed.write_bytes(content)
+        with pytest.raises(TraceError, match=r"jobs\.csv\.gz"):
+            read_jobs(packed)
+    plain.write_text(HEADING + "5,1,1,1,v\n5,1,1,1,v\n")
     with pytest.raises(TraceError, match="all jobs are submitted at once"):
-        nodes_for_load(read_jobs(path), 0.9)
+        nodes_for_load(read_jobs(plain), 0.9)
 
 
 def test_drawn_jobs_follow_the_seed() -> None:
@@ -74,26 +59,14 @@ def test_drawn_jobs_follow_the_seed() -> None:
 def test_the_jobs_command(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(HEADING + ROWS + "2017-09-04 10:32:12,10,9,90,v3\n")
-    target = tmp_path / "out.json"
-    arguments: list[str | Path] = [
-        "simulate",
-        "jobs",
-        "--jobs",
-        path,
-        "--gpus",
-        "8",
-        "--order",
-        "kerf",
-        "--json",
-        target,
-    ]
-    result = kerf(*arguments)
-    assert result.exit_code == 0, result.output
-    assert "left out: 1 jobs of more than 8 GPUs" in result.output
-    figures = json.loads(target.read_text())
-    assert (figures["gpus"], figures["nodes"], figures["jobs"], figures["left_out"]["jobs"]) == (8, 1, 3, 1)
-    assert set(figures["jct_s"]) == set(figures["queueing_delay_s"]) == {"mean", "p50", "p95", "p99"}
-    assert figures["fairness"]["clusters"]["v1"]["jobs"] == 2
+    found = figures("simulate", "jobs", "--jobs", path, "--gpus", "8", "--order", "kerf")
+    assert (found["gpus"], found["nodes"], found["jobs"], found["left_out"]["jobs"]) == (8, 1, 3, 1)
+    assert set(found["jct_s"]) == set(found["queueing_delay_s"]) == {"mean", "p50", "p95", "p99"}
+    assert found["fairness"]["clusters"]["v1"]["jobs"] == 2
+    refused("give either --jobs FILE or --generate NUMBER", "simulate", "jobs")
+    refused("nowhere.csv", "simulate", "jobs", "--jobs", "nowhere.csv")
+    refused("no order 'srtf'", "simulate", "jobs", "--generate", "3", "--order", "srtf")
+    refused("no policy 'best'", "simulate", "jobs", "--generate", "3", "--policy", "best")
 
 
 @pytest.mark.slow
@@ -102,19 +75,8 @@ def test_verify_jobs_reports_pairs_and_its_status_says_whether_the_aim_is_reache
     rows = zip(jobs.submitted_s, jobs.duration_s, jobs.num_gpus, jobs.cluster, strict=True)
     path, target = tmp_path / "jobs.csv", tmp_path / "out.json"
     path.write_text(HEADING + "".join(f"{at},{took},{gpus},{took * gpus},{team}\n" for at, took, gpus, team in rows))
-    options: list[str | Path] = [
-        "--load",
-        "3",
-        "--seeds",
-        "1,2",
-        "--window-days",
-        "0.25",
-        "--skip-days",
-        "0.25",
-        "--json",
-        target,
-    ]
-    result = kerf("verify", "jobs", "--jobs", path, *options)
+    windows = ("--window-days", "0.25", "--skip-days", "0.25")
+    result = kerf("verify", "jobs", "--jobs", path, "--load", "3", "--seeds", "1,2", *windows, "--json", target)
     report = json.loads(target.read_text())
     assert result.exit_code == (0 if met(report) else 1), result.output
     assert [len(report[part]) for part in ("windows", "samples", "apart")] == [2, 2, 2]
@@ -140,60 +102,14 @@ def test_the_aim_is_missed_where_one_sample_waits_too_long_or_the_interval_is_wi
     assert not met(report(0.29, 0.5, 0.1, 1.0, 1.0))
 
 
-def test_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:
-    contents = []
-    for name in ("a", "b"):
-        target = tmp_path / name
-        arguments = ["--generate", "200", "--policy", "random", "--load", "1.2", "--mtbf-hours", "50"]
-        assert kerf("simulate", "jobs", *arguments, "--json", target).exit_code == 0
-        contents.append(target.read_bytes())
-    assert contents[0] == contents[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give either --jobs FILE or --generate NUMBER"),
-        (["--jobs", "nowhere.csv"], "nowhere.csv"),
-        (["--generate", "3", "--order", "srtf"], "no order 'srtf'"),
-        (["--generate", "3", "--policy", "best"], "no policy 'best'"),
-    ],
-    ids=["neither", "file", "order", "policy"],
-)
-def test_faults_are_told(arguments: list[str], message: str) -> None:
-    result = kerf("simulate", "jobs", *arguments)
-    assert result.exit_code == 2
-    assert message in result.output
-
-
 def test_pods_with_their_own_durations(tmp_path: Path) -> None:
     write_openb(tmp_path, num_nodes=20, num_pods=150)
-    target = tmp_path / "out.json"
-    arguments: list[str | Path] = [
-        "simulate",
-        "openb",
-        "--traces",
-        tmp_path,
-        "--trace",
-        "small",
-        "--departures",
-        "--load",
-        "0.7",
-    ]
-    result = kerf(*arguments, "--json", target)
-    assert result.exit_code == 0, result.output
-    figures = json.loads(target.read_text())
-    assert figures["pods"] + figures["left_out"]["pods"] == len(read_pods(tmp_path, "small").names)
-    # Nobody waits long at that load, so what is submitted is what is held: load x GPUs.
+    openb = ("simulate", "openb", "--traces", tmp_path, "--trace")
+    found = figures(*openb, "small", "--departures", "--load", "0.7")
+    assert found["pods"] + found["left_out"]["pods"] == len(read_pods(tmp_path, "small").names)
+    # No pod waits long at that load, so what is submitted is what is held: load x GPUs.
     gpus = int(read_nodes(tmp_path).num_gpus.sum())
-    assert figures["mean_allocated_gpus"] == pytest.approx(0.7 * gpus, rel=0.1)
-    assert figures["queueing_delay_s"]["mean"] >= 0
-
-
-def test_pods_without_times_cannot_depart(tmp_path: Path) -> None:
-    write_openb(tmp_path)
+    assert found["mean_allocated_gpus"] == pytest.approx(0.7 * gpus, rel=0.1)
     (tmp_path / "openb_pod_list_x.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,2,1,1000\n")
-    result = kerf("simulate", "openb", "--traces", tmp_path, "--trace", "x", "--departures")
-    assert result.exit_code == 2
-    assert "no creation_time and deletion_time" in result.output.replace("\n", " ")
-    assert kerf("simulate", "openb", "--traces", tmp_path, "--trace", "small", "--load", "1").exit_code == 2
+    refused("no creation_time and deletion_time", *openb, "x", "--departures")
+    refused("", *openb, "small", "--load", "1")

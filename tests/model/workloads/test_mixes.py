@@ -31,49 +31,25 @@ def cpu_parts(nodes: NodeList, pods: PodList) -> tuple[float, float]:
     return pods.cpu_milli.sum() / total, pods.cpu_milli[pods.num_gpus == 0].sum() / total
 
 
-@pytest.mark.parametrize("kind", list(DESCRIPTION.kinds))
-@pytest.mark.parametrize("seed", range(1, 6))
-def test_every_pod_has_a_node_that_could_host_it(kind: str, seed: int) -> None:
-    nodes, pods = drawn(DESCRIPTION.mix(kind), seed)
-    assert 1.3 <= pods.asked_milli.sum() / nodes.gpu_milli < 1.35
-    asks = zip(pods.cpu_milli, pods.memory_mib, pods.num_gpus, pods.gpu_spec, strict=True)
-    for cpu, memory, gpus, spec in set(asks):
-        allowed = np.array([not spec or model in spec.split("|") for model in nodes.models])
-        enough = (nodes.cpu_milli >= cpu) & (nodes.memory_mib >= memory) & (nodes.num_gpus >= gpus)
-        assert (allowed & enough).any()
-    assert ((pods.num_gpus <= 1) | (pods.gpu_milli == 1000)).all()
-    assert ((pods.gpu_milli > 0) == (pods.num_gpus > 0)).all()
-    assert pods.duration_s is not None and (pods.duration_s >= 1).all()
-    assert pods.submitted_s is not None and (np.diff(pods.submitted_s) >= 0).all()
+def test_every_pod_has_a_node_that_could_host_it() -> None:
+    for kind in DESCRIPTION.kinds:
+        nodes, pods = drawn(DESCRIPTION.mix(kind), 1)
+        assert 1.3 <= pods.asked_milli.sum() / nodes.gpu_milli < 1.35
+        asks = zip(pods.cpu_milli, pods.memory_mib, pods.num_gpus, pods.gpu_spec, strict=True)
+        for cpu, memory, gpus, spec in set(asks):
+            allowed = np.array([not spec or model in spec.split("|") for model in nodes.models])
+            enough = (nodes.cpu_milli >= cpu) & (nodes.memory_mib >= memory) & (nodes.num_gpus >= gpus)
+            assert (allowed & enough).any()
+        assert ((pods.num_gpus <= 1) | (pods.gpu_milli == 1000)).all()
+        assert ((pods.gpu_milli > 0) == (pods.num_gpus > 0)).all()
+        assert pods.duration_s is not None and (pods.duration_s >= 1).all()
+        assert pods.submitted_s is not None and (np.diff(pods.submitted_s) >= 0).all()
 
 
 def test_the_same_seed_is_the_same_cluster_and_another_seed_is_another() -> None:
     one, again, other = (drawn(DESCRIPTION.mix("usual"), seed) for seed in (7, 7, 8))
     assert one[0].names == again[0].names and (one[1].cpu_milli == again[1].cpu_milli).all()
     assert len(one[1].names) != len(other[1].names)
-
-
-def test_kinds_are_what_their_names_say() -> None:
-    found = {kind: [drawn(DESCRIPTION.mix(kind), seed) for seed in range(20)] for kind in DESCRIPTION.kinds}
-
-    def mean(kind: str, of: Any) -> float:
-        return float(np.mean([of(nodes, pods) for nodes, pods in found[kind]]))
-
-    def shares(nodes: NodeList, pods: PodList) -> float:
-        return float(pods.asked_milli[(pods.num_gpus == 1) & (pods.gpu_milli < 1000)].sum() / pods.asked_milli.sum())
-
-    def whole(nodes: NodeList, pods: PodList) -> float:
-        return float(pods.asked_milli[pods.num_gpus == 8].sum() / pods.asked_milli.sum())
-
-    def choosy(nodes: NodeList, pods: PodList) -> float:
-        return float(np.mean([spec != "" for spec, gpus in zip(pods.gpu_spec, pods.num_gpus, strict=True) if gpus]))
-
-    assert (
-        mean("cpu-tight", lambda *both: cpu_parts(*both)[0]) > 0.95 > mean("usual", lambda *both: cpu_parts(*both)[0])
-    )
-    assert mean("mostly-shares", shares) > 0.6 > mean("usual", shares)
-    assert mean("whole-nodes", whole) > 0.5 > mean("usual", whole)
-    assert mean("choosy", choosy) > 0.4 > mean("usual", choosy)
 
 
 def test_what_is_a_number_is_that() -> None:
@@ -84,32 +60,29 @@ def test_what_is_a_number_is_that() -> None:
     assert without == pytest.approx(0.125, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"kinds": {}}, "no kinds"),
-        ({"kinds": {"odd": {"gpu": 3}}}, "kind odd: Object contains unknown field `gpu`"),
-        ({"kinds": {"odd": {"pods": {"ones": {"milli": [900, 100]}}}}}, "milli: a number from 0 on, or [low, high]"),
-        ({"kinds": {"odd": {"cpu_pods": 1.5}}}, "cpu_pods: between 0 and 1"),
-        ({"kinds": {"odd": {"pods": {"ones": {"hours": [0, 1]}}}}}, "hours: a range above 0"),
-        ({"kinds": {"odd": {"nodes": []}}}, "must not be empty"),
-        ({"kinds": {"odd": {"pods": [1]}}}, "kind odd: "),
-    ],
-)
-def test_a_bad_description_is_refused_with_what_is_wrong(tmp_path: Path, change: dict[str, Any], fault: str) -> None:
+def test_a_bad_description_is_refused_with_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "mixes.yaml"
-    path.write_text(yaml.safe_dump({**SMALL, **change}))
-    with pytest.raises(MixError, match=fault.replace("[", r"\[")) as error:
-        read_mixes(path)
-    assert str(path) in str(error.value)
+
+    def fault(kind: Any) -> str:
+        path.write_text(yaml.safe_dump({**SMALL, "kinds": kind and {"odd": kind}}))
+        with pytest.raises(MixError) as error:
+            read_mixes(path)
+        assert str(path) in str(error.value)
+        return str(error.value)
+
+    assert "no kinds" in fault({})
+    assert "kind odd: Object contains unknown field `gpu`" in fault({"gpu": 3})
+    assert "milli: write a number of 0 or more, or [low, high]" in fault({"pods": {"ones": {"milli": [900, 100]}}})
+    assert "cpu_pods: write a number from 0 to 1" in fault({"cpu_pods": 1.5})
+    assert "hours: write a range above 0" in fault({"pods": {"ones": {"hours": [0, 1]}}})
+    assert "must not be empty" in fault({"nodes": []})
+    assert "kind odd: " in fault({"pods": [1]})
 
 
 def test_what_no_node_can_host_is_left_out_and_nothing_left_is_told(tmp_path: Path) -> None:
     path = tmp_path / "mixes.yaml"
-    only_large = {"pods": {"ones": {"weight": 0}, "large": {"gpus": 16}}}
-    path.write_text(
-        yaml.safe_dump({**SMALL, "kinds": {"usual": {"pods": {"large": {"gpus": 16}}}, "none": only_large}})
-    )
+    some, large = {"large": {"gpus": 16}}, {"ones": {"weight": 0}, "large": {"gpus": 16}}
+    path.write_text(yaml.safe_dump({**SMALL, "kinds": {"usual": {"pods": some}, "none": {"pods": large}}}))
     described = read_mixes(path)
     assert set(drawn(described.mix("usual"), 1)[1].num_gpus) == {0, 1}
     with pytest.raises(MixError, match="no node can host"):

@@ -25,27 +25,26 @@ KNOWN_CUTS = [
 ]
 
 
-def read(kind: str, num_gpus: int) -> list[objects.ResourceSlice]:
-    return [msgspec.convert(item, objects.ResourceSlice) for item in resource_slices(GPUS[kind], num_gpus, "node")]
-
-
 @pytest.mark.parametrize("kind", NAMES)
 def test_the_service_reads_from_the_slices_what_the_simulator_has(kind: str) -> None:
-    found = read_pools(read(kind, 8), (), NodeReading(), owned_only=False)
+    slices = resource_slices(GPUS[kind], 8, "node")
+    read = [msgspec.convert(item, objects.ResourceSlice) for item in slices]
+    found, made = read_pools(read, (), NodeReading(), owned_only=False), inventory(GPUS[kind], 8)
     assert not found.faults
-    made = inventory(GPUS[kind], 8)
     assert found.inventory.counters == made.counters
     assert found.inventory.index_of == made.index_of
-    if GPUS[kind].whole:
-        assert [replace(device, mib=0) for device in found.inventory.devices] == [
-            replace(device, mib=0) for device in made.devices
-        ]
-    else:  # without a whole GPU among them the service does not know of which GPU they are
-        assert [placeless(device) for device in found.inventory.devices] == list(map(placeless, made.devices))
 
+    def known(device: Device) -> Device:
+        """Without a whole GPU among the devices the service does not know of which GPU they are."""
+        return replace(device, mib=0) if GPUS[kind].whole else replace(device, gpu=-1, milli=0, mib=0)
 
-def placeless(device: Device) -> Device:
-    return replace(device, gpu=-1, milli=0, mib=0)
+    assert list(map(known, found.inventory.devices)) == list(map(known, made.devices))
+    # As the API server accepts them.
+    assert {item["spec"]["pool"]["resourceSliceCount"] for item in slices} == {len(slices)}
+    for item in slices:
+        devices = item["spec"].get("devices", [])
+        assert len(devices) <= 64  # ResourceSliceMaxDevicesWithTaintsOrConsumesCounters
+        assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", device["name"]) for device in devices)
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -60,31 +59,12 @@ def test_as_many_of_a_profile_fit_as_nvidia_says(kind: str) -> None:
         ]
         assert len(places) == len(profile.starts)
         assert _most_at_once(consumes, places, of_gpu.counters) == instances
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_a_gpu_can_be_cut_as_others_cut_it(kind: str) -> None:
-    found = _cuts(kind)
-    for known in KNOWN_CUTS:
-        assert (found >= known).all(axis=1).any(), known
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_partitions_stay_within_their_gpu(kind: str) -> None:
-    for profile in GPUS[kind].profiles:
         assert all(start + profile.size <= _MEMORY_SLICES for start in profile.starts)
-        for name, amount in profile.capacity.items():
-            assert amount <= GPUS[kind].all_of_it.capacity[name]
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_slices_are_as_the_api_server_takes_them(kind: str) -> None:
-    slices = resource_slices(GPUS[kind], 8, "node")
-    assert {item["spec"]["pool"]["resourceSliceCount"] for item in slices} == {len(slices)}
-    for item in slices:
-        devices = item["spec"].get("devices", [])
-        assert len(devices) <= 64  # ResourceSliceMaxDevicesWithTaintsOrConsumesCounters
-        assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", device["name"]) for device in devices)
+        whole = GPUS[kind].all_of_it.capacity
+        assert all(amount <= whole[name] for name, amount in profile.capacity.items())
+    cuts = _cuts(kind)
+    for known in KNOWN_CUTS:
+        assert (cuts >= known).all(axis=1).any(), known
 
 
 def test_names_are_the_drivers() -> None:

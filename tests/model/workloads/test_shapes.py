@@ -17,29 +17,24 @@ NODES = NodeList(
 )
 
 
-@pytest.mark.parametrize(
-    ("shape", "gpus"),
-    [
-        ("all", GPUS),
-        ("half", [8, 8, 8, 8, 1, 0]),
-        # Of 2, 4, 2, 1, 2, 0 the first and the fifth are left.
-        ("mostly-large", [8, 2, 8, 8, 8, 8, 2]),
-        # Of the five with 8 GPUs the first and the last.
-        ("mostly-small", [8, 2, 4, 2, 8, 1, 2, 0]),
-        ("lean", GPUS),
-    ],
-)
-def test_what_is_left(shape: str, gpus: list[int]) -> None:
-    found = shapes.shaped(NODES, shape)
-    assert found.num_gpus.tolist() == gpus
-    assert set(found.cpu_milli.tolist()) == {48000 if shape == "lean" else 64000}
-    assert [model == f"model-{num}" for model, num in zip(found.models, gpus, strict=True) if num].count(False) == 0
-    assert list(found.names) == sorted(set(found.names))
-    assert len(found.names) == len(found.memory_mib) == len(gpus)
+LEFT = {
+    "all": GPUS,
+    "half": [8, 8, 8, 8, 1, 0],
+    "mostly-large": [8, 2, 8, 8, 8, 8, 2],  # of 2, 4, 2, 1, 2, 0 the first and the fifth
+    "mostly-small": [8, 2, 4, 2, 8, 1, 2, 0],  # of the five with 8 GPUs the first and the last
+    "lean": GPUS,
+}
 
 
-def test_every_shape_is_tested() -> None:
-    assert set(_SHAPES) == {"all", "half", "mostly-large", "mostly-small", "lean"}
+def test_what_is_left() -> None:
+    assert LEFT.keys() == set(_SHAPES)
+    for shape, gpus in LEFT.items():
+        found = shapes.shaped(NODES, shape)
+        assert found.num_gpus.tolist() == gpus
+        assert set(found.cpu_milli.tolist()) == {48000 if shape == "lean" else 64000}
+        assert list(found.models) == [f"model-{num}" if num else "" for num in gpus]
+        assert list(found.names) == sorted(set(found.names))
+        assert len(found.names) == len(found.memory_mib) == len(gpus)
 
 
 def test_faults_are_told() -> None:

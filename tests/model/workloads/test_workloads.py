@@ -33,11 +33,12 @@ def test_an_order_is_made_where_none_is_given(tmp_path: Path) -> None:
 
 
 def test_originals_come_before_clones() -> None:
-    pods = pods_of(*[(1000, 1, 1000, "")] * 5)
     nodes = NodeList(("n",), np.array([1]), np.array([1]), np.array([8]), ("T4",))
-    order, _ = made_order(pods, nodes, 0)
+    order, _ = made_order(pods_of(*[(1000, 1, 1000, "")] * 5), nodes, 0)
     assert len(order) == 11  # 10.4 GPUs are 130 % of 8
     assert sorted(order[:5].tolist()) == [0, 1, 2, 3, 4]
+    with pytest.raises(TraceError, match="no pod of the trace requests a GPU"):
+        made_order(pods_of((1000, 0, 0, "")), nodes, 0)
 
 
 def test_an_order_is_read(tmp_path: Path) -> None:
@@ -51,38 +52,24 @@ def test_an_order_is_read(tmp_path: Path) -> None:
     assert len(workload(tmp_path, "small", 8, nodes, pods).pods) > 3  # a seed that the file lacks
 
 
-@pytest.mark.parametrize(
-    ("arrays", "fault"),
-    [
+def test_bad_orders(tmp_path: Path) -> None:
+    write_openb(tmp_path, num_nodes=3, num_pods=4)
+    nodes, pods, path = read_nodes(tmp_path), read_pods(tmp_path, "small"), tmp_path / "arrivals_small.npz"
+    given: list[tuple[dict[str, list[float]], str]] = [
         ({"pods_7": [4], "node_rank_7": [0, 1, 2]}, "pods_7: not a list of indices below 4"),
         ({"pods_7": [0.5], "node_rank_7": [0, 1, 2]}, "pods_7: not a list of indices below 4"),
         ({"pods_7": [0], "node_rank_7": [0, 1, 1]}, "node_rank_7: not a rank for each of the 3 nodes"),
         ({"pods_7": [0], "node_rank_7": [0, 1]}, "node_rank_7: not a rank for each of the 3 nodes"),
-        ({"pods_7": [0]}, "node_rank_7"),
-    ],
-    ids=["beyond", "fractions", "rank twice", "rank short", "no rank"],
-)
-def test_bad_orders(tmp_path: Path, arrays: dict[str, list[float]], fault: str) -> None:
-    write_openb(tmp_path, num_nodes=3, num_pods=4)
-    columns: dict[str, Any] = {name: np.array(values) for name, values in arrays.items()}
-    np.savez(tmp_path / "arrivals_small.npz", **columns)
-    with pytest.raises(TraceError) as raised:
-        workload(tmp_path, "small", 7, read_nodes(tmp_path), read_pods(tmp_path, "small"))
-    assert f"{tmp_path / 'arrivals_small.npz'}: " in str(raised.value)
-    assert fault in str(raised.value)
-
-
-def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
-    write_openb(tmp_path)
-    (tmp_path / "arrivals_small.npz").write_bytes(b"PK\x03\x04 and no more")
-    with pytest.raises(TraceError, match=r"arrivals_small.npz"):
-        workload(tmp_path, "small", 7, read_nodes(tmp_path), read_pods(tmp_path, "small"))
-
-
-def test_pods_without_gpus_load_no_gpus() -> None:
-    nodes = NodeList(("n",), np.array([1]), np.array([1]), np.array([8]), ("T4",))
-    with pytest.raises(TraceError, match="no GPU load"):
-        made_order(pods_of((1000, 0, 0, "")), nodes, 0)
+        ({"pods_7": [0]}, ".*node_rank_7"),
+    ]
+    for arrays, fault in given:
+        columns: dict[str, Any] = {name: np.array(values) for name, values in arrays.items()}
+        np.savez(path, **columns)
+        with pytest.raises(TraceError, match=f"{path}: {fault}"):
+            workload(tmp_path, "small", 7, nodes, pods)
+    path.write_bytes(b"PK\x03\x04 and no more")
+    with pytest.raises(TraceError, match=str(path)):
+        workload(tmp_path, "small", 7, nodes, pods)
 
 
 def test_classes() -> None:

@@ -350,7 +350,7 @@ class Plugin:
         return answer.SerializeToString()
 
     async def pre_start(self, request: bytes, context: Any) -> bytes:
-        """Refused, to see how that is passed on."""
+        """Refused."""
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not this one")
         return b""
 

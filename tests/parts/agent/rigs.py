@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,3 +98,22 @@ async def running(
             await end(rig.task)
             await rig.plugin.stop()
             await kubelet.stop()
+
+
+def in_rig(
+    devices: list[str] | None = None, **options: Any
+) -> Callable[[Callable[[Rig], Awaitable[None]]], Callable[[], None]]:
+    """Runs a test in a rig; see `running`."""
+
+    def decorated(test: Callable[[Rig], Awaitable[None]]) -> Callable[[], None]:
+        async def run() -> None:
+            async with running(devices, **options) as rig:
+                await test(rig)
+
+        def in_a_loop() -> None:
+            asyncio.run(run())
+
+        in_a_loop.__name__, in_a_loop.__module__, in_a_loop.__doc__ = test.__name__, test.__module__, test.__doc__
+        return in_a_loop
+
+    return decorated

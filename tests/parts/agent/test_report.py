@@ -5,16 +5,15 @@ import json
 import logging
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from extender.kube.client import ApiError
 from extender.parts.agent.inventory import Gpu, Inventory
 from extender.parts.agent.nvidia import _link_groups
-from extender.parts.agent.report import _MAX_BYTES, _text_of, _uuids_told
+from extender.parts.agent.report import _MAX_BYTES, _reported_uuids, _text_of
 from tests.parts.agent.pods import GPU, gpu_pod
-from tests.parts.agent.rigs import UUIDS, Rig, running, until
+from tests.parts.agent.rigs import UUIDS, Rig, in_rig, running, until
 
 DRIVER = """\
 Model: \t\t NVIDIA A100-SXM4-40GB
@@ -45,90 +44,72 @@ def test_what_is_too_long_loses_the_longest_pods_and_says_how_many() -> None:
     assert report["left_out"] == 109 - len(report["given"]) > 0
 
 
-def test_the_report_follows() -> None:
-    async def run() -> None:
-        async with running() as rig:
-            one, two = gpu_pod("one", 2, "GPU-c,GPU-a"), gpu_pod("two", 1, "GPU-b")
-            await rig.place(one)
-            await rig.place(two)
-            both = {
-                one["metadata"]["uid"]: {"main": {GPU: ["GPU-a", "GPU-c"]}},
-                two["metadata"]["uid"]: {"main": {GPU: ["GPU-b"]}},
-            }
-            await until(lambda: rig.report().get("given") == both)
-            assert [gpu["uuid"] for gpu in rig.report()["gpus"]] == UUIDS
-            rig.kubelet.release(one["metadata"]["uid"])
-            rig.cluster.delete(one)
-            await until(lambda: rig.report().get("given") == {two["metadata"]["uid"]: both[two["metadata"]["uid"]]})
-
-    asyncio.run(run())
+@in_rig()
+async def test_the_report_follows(rig: Rig) -> None:
+    one, two = gpu_pod("one", 2, "GPU-c,GPU-a"), gpu_pod("two", 1, "GPU-b")
+    await rig.place(one)
+    await rig.place(two)
+    both = {
+        one["metadata"]["uid"]: {"main": {GPU: ["GPU-a", "GPU-c"]}},
+        two["metadata"]["uid"]: {"main": {GPU: ["GPU-b"]}},
+    }
+    await until(lambda: rig.report().get("given") == both)
+    assert [gpu["uuid"] for gpu in rig.report()["gpus"]] == UUIDS
+    rig.kubelet.release(one["metadata"]["uid"])
+    rig.cluster.delete(one)
+    await until(lambda: rig.report().get("given") == {two["metadata"]["uid"]: both[two["metadata"]["uid"]]})
 
 
-def test_a_kubelet_that_lists_nothing_has_not_taken_everything_back() -> None:
-    async def run() -> None:
-        async with running() as rig:
-            one, two = gpu_pod("one", 1, "GPU-c"), gpu_pod("two", 1, "GPU-b")
-            await rig.place(one)
-            await rig.place(two)
-            await until(lambda: len(rig.report().get("given", ())) == 2)
-            listed, rig.kubelet.pods = rig.kubelet.pods, {}
-            rig.cluster.delete(two)
-            await until(lambda: rig.report()["given"].keys() == {one["metadata"]["uid"]})
-            rig.kubelet.pods = listed
-            rig.kubelet.release(one["metadata"]["uid"])
-            rig.kubelet.pods[one["metadata"]["uid"]] = one
-            await until(lambda: not rig.report()["given"])
-
-    asyncio.run(run())
+@in_rig()
+async def test_a_kubelet_that_lists_nothing_has_not_taken_everything_back(rig: Rig) -> None:
+    one, two = gpu_pod("one", 1, "GPU-c"), gpu_pod("two", 1, "GPU-b")
+    await rig.place(one)
+    await rig.place(two)
+    await until(lambda: len(rig.report().get("given", ())) == 2)
+    listed, rig.kubelet.pods = rig.kubelet.pods, {}
+    rig.cluster.delete(two)
+    await until(lambda: rig.report()["given"].keys() == {one["metadata"]["uid"]})
+    rig.kubelet.pods = listed
+    rig.kubelet.release(one["metadata"]["uid"])
+    rig.kubelet.pods[one["metadata"]["uid"]] = one
+    await until(lambda: not rig.report()["given"])
 
 
-def test_what_does_not_change_is_not_written() -> None:
-    async def run() -> None:
-        async with running() as rig:
+@in_rig()
+async def test_what_does_not_change_is_not_written(rig: Rig) -> None:
 
-            async def seen_twice() -> None:
-                lists = rig.kubelet.num_lists
-                await until(lambda: rig.kubelet.num_lists > lists + 2)
+    async def seen_twice() -> None:
+        lists = rig.kubelet.num_lists
+        await until(lambda: rig.kubelet.num_lists > lists + 2)
 
-            await until(lambda: rig.report().get("steers"))
-            await seen_twice()
-            version = rig.cluster.node("n")["metadata"]["resourceVersion"]
-            rig.cluster.apply(gpu_pod("none", 0))
-            await seen_twice()
-            assert rig.cluster.node("n")["metadata"]["resourceVersion"] == version
-
-    asyncio.run(run())
+    await until(lambda: rig.report().get("steers"))
+    await seen_twice()
+    version = rig.cluster.node("n")["metadata"]["resourceVersion"]
+    rig.cluster.apply(gpu_pod("none", 0))
+    await seen_twice()
+    assert rig.cluster.node("n")["metadata"]["resourceVersion"] == version
 
 
-@pytest.mark.parametrize("fault", ["kubelet", "API server"])
-def test_what_is_down_is_tried_again(fault: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_down_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     async def refuse(path: str, body: bytes) -> bytes:
         raise ApiError(403, "Forbidden", "not of its own node")
 
-    async def down(rig: Rig) -> Any:
-        if fault == "kubelet":
-            await rig.kubelet.stop()
-            return rig.kubelet.start
-        before, rig.cluster.patch = rig.cluster.patch, refuse  # type: ignore[method-assign]
-
-        async def up() -> None:
-            rig.cluster.patch = before  # type: ignore[method-assign]
-
-        return up
+    async def failed() -> None:
+        caplog.clear()
+        await until(lambda: "the report was not written" in caplog.text)
 
     async def run() -> None:
         async with running() as rig:
             await until(rig.report)
-            up = await down(rig)
+            await rig.kubelet.stop()
+            await failed()
+            await rig.kubelet.start()
+            await until(lambda: rig.kubelet.allocatable(GPU))
+            patch, rig.cluster.patch = rig.cluster.patch, refuse  # type: ignore[method-assign]
             pod = gpu_pod("one", 1, "GPU-c")
-            rig.cluster.apply(pod)
-            if fault != "kubelet":
-                await rig.kubelet.admit(pod)
-            await until(lambda: "no report now" in caplog.text)
-            await up()
-            if fault == "kubelet":
-                await until(lambda: rig.kubelet.allocatable(GPU))
-                await rig.kubelet.admit(pod)
+            await rig.place(pod)
+            await failed()
+            rig.cluster.patch = patch  # type: ignore[method-assign]
             await until(lambda: pod["metadata"]["uid"] in rig.report()["given"])
 
     with caplog.at_level(logging.WARNING):
@@ -167,9 +148,10 @@ def test_by_the_library(tmp_path: Path) -> None:
     assert gpus(Inventory(written(tmp_path, 1), library)) == [Gpu(0, "GPU-7", "H100", 81559, True, 0, 0)]
 
 
-@pytest.mark.parametrize("library", [("echo", "nonsense"), ("true",), ("sh", "-c", "echo '[]'; exit 1")])
-def test_a_library_that_says_nothing_of_use(library: tuple[str, ...], tmp_path: Path) -> None:
-    assert [gpu.uuid for gpu in gpus(Inventory(tmp_path, library), "GPU-b", "GPU-a::1", "MIG-x")] == ["GPU-a", "GPU-b"]
+def test_a_library_that_says_nothing_of_use(tmp_path: Path) -> None:
+    for library in (("echo", "nonsense"), ("true",), ("sh", "-c", "echo '[]'; exit 1")):
+        found = gpus(Inventory(tmp_path, library), "GPU-b", "GPU-a::1", "MIG-x")
+        assert [gpu.uuid for gpu in found] == ["GPU-a", "GPU-b"]
 
 
 def test_gpus_keep_their_numbers_while_no_plugin_offers_them(tmp_path: Path) -> None:
@@ -179,25 +161,18 @@ def test_gpus_keep_their_numbers_while_no_plugin_offers_them(tmp_path: Path) -> 
     assert before == [Gpu(0, "GPU-a", numa=1), Gpu(1, "GPU-b", numa=1)]
 
 
-@pytest.mark.parametrize(
-    ("told", "offered", "numbered"),
-    [
+def test_an_agent_that_starts_while_a_gpu_is_sick_leaves_the_others_their_numbers(tmp_path: Path) -> None:
+    for told, offered, numbered in (
         (["GPU-a", "GPU-b", "GPU-c"], ["GPU-c", "GPU-b"], "abc"),
         (["GPU-a", "GPU-b"], ["GPU-b", "GPU-c"], "bc"),  # another GPU: the machine has changed
         (["GPU-a", "GPU-b"], [], "ab"),
         ([], ["GPU-b"], "b"),
-        (None, ["GPU-b"], "b"),
-    ],
-)
-def test_an_agent_that_starts_while_a_gpu_is_sick_leaves_the_others_their_numbers(
-    told: list[str] | None, offered: list[str], numbered: str, tmp_path: Path
-) -> None:
-    inventory = Inventory(tmp_path, library=("false",))
-    if told is not None:
+    ):
+        inventory = Inventory(tmp_path, library=("false",))
         inventory.recall(told)
-    found = gpus(inventory, *offered)
-    assert [(gpu.index, gpu.uuid) for gpu in found] == [(i, f"GPU-{letter}") for i, letter in enumerate(numbered)]
-    assert [gpu.uuid for gpu in found if gpu.healthy] == (sorted(offered) or [gpu.uuid for gpu in found])
+        found = gpus(inventory, *offered)
+        assert [(gpu.index, gpu.uuid) for gpu in found] == [(i, f"GPU-{letter}") for i, letter in enumerate(numbered)]
+        assert [gpu.uuid for gpu in found if gpu.healthy] == (sorted(offered) or [gpu.uuid for gpu in found])
 
 
 def test_gpus_of_the_last_report_are_forgotten_once_another_is_there(tmp_path: Path) -> None:
@@ -207,42 +182,27 @@ def test_gpus_of_the_last_report_are_forgotten_once_another_is_there(tmp_path: P
     assert gpus(inventory, "GPU-c") == [Gpu(0, "GPU-c", numa=1)]
 
 
-@pytest.mark.parametrize(
-    ("annotations", "told"),
-    [
-        (
-            {"kerf.dev/node-report": _text_of([Gpu(0, "GPU-b"), Gpu(1, "GPU-a", "T4", 15360, False)], {})},
-            ["GPU-b", "GPU-a"],
-        ),
-        ({"kerf.dev/node-report": '{"version": 2, "more": 1}'}, []),
+def test_what_the_last_report_has_told() -> None:
+    written = _text_of([Gpu(0, "GPU-b"), Gpu(1, "GPU-a", "T4", 15360, False)], {})
+    odd = ('{"version": 2, "more": 1}', "", "{", "[]", '{"gpus": 7}', '{"gpus": [{"index": "x"}]}')
+    for annotations, told in (
+        ({"kerf.dev/node-report": written}, ["GPU-b", "GPU-a"]),
+        *(({"kerf.dev/node-report": text}, []) for text in odd),
         ({"other": "x"}, []),
         (None, []),
-        *(
-            ({"kerf.dev/node-report": text}, [])
-            for text in ("", "{", "[]", '{"gpus": 7}', '{"gpus": [{"index": "x"}]}')
-        ),
-    ],
-    ids=["GPUs", "none", "no report", "no annotations", "empty", "cut", "list", "number", "index"],
-)
-def test_what_the_last_report_has_told(annotations: dict[str, str] | None, told: list[str]) -> None:
-    assert _uuids_told(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
+    ):
+        assert _reported_uuids(json.dumps({"metadata": {"name": "n", "annotations": annotations}}).encode()) == told
+    assert _reported_uuids(b"{") == []
 
 
-def test_a_node_that_can_not_be_read_has_told_nothing() -> None:
-    assert _uuids_told(b"{") == []
-
-
-def test_the_last_report_is_read_when_the_agent_starts_again() -> None:
-    async def run() -> None:
-        async with running() as rig:
-            await until(lambda: len(rig.report().get("gpus", ())) == len(UUIDS))
-            await rig.kill_agent()
-            rig.plugin.tell(UUIDS[0], "Unhealthy")
-            await rig.start_agent()
-            await until(lambda: rig.report()["gpus"][0].get("healthy") is False)
-            assert [(gpu["index"], gpu["uuid"]) for gpu in rig.report()["gpus"]] == list(enumerate(UUIDS))
-
-    asyncio.run(run())
+@in_rig()
+async def test_the_last_report_is_read_when_the_agent_starts_again(rig: Rig) -> None:
+    await until(lambda: len(rig.report().get("gpus", ())) == len(UUIDS))
+    await rig.kill_agent()
+    rig.plugin.tell(UUIDS[0], "Unhealthy")
+    await rig.start_agent()
+    await until(lambda: rig.report()["gpus"][0].get("healthy") is False)
+    assert [(gpu["index"], gpu["uuid"]) for gpu in rig.report()["gpus"]] == list(enumerate(UUIDS))
 
 
 class Library:
@@ -260,16 +220,13 @@ class Library:
         return 0 if {one, other} in self._pairs else 5
 
 
-@pytest.mark.parametrize(
-    ("handles", "pairs", "groups"),
-    [
+def test_link_groups() -> None:
+    for handles, pairs, groups in (
         ("abcd", ["ab", "cd"], [0, 0, 1, 1]),
         ("abcd", ["ab", "bc", "ac"], [0, 0, 0, -1]),
         ("abcd", ["ad", "cd"], [0, -1, 0, 0]),
         ("axc", ["ac"], [0, -1, 0]),
         ("ab", [], [-1, -1]),
         ("abcd", ["bd", "ac"], [0, 1, 0, 1]),
-    ],
-)
-def test_link_groups(handles: str, pairs: list[str], groups: list[int]) -> None:
-    assert _link_groups(Library(*pairs), list(handles)) == groups
+    ):
+        assert _link_groups(Library(*pairs), list(handles)) == groups

@@ -113,24 +113,17 @@ def test_pods_behind_the_gate_are_none_that_it_looks_at(clusters: Clusters, scal
     assert cluster.pod("waits")["spec"]["schedulingGates"] == GATES
 
 
-def test_one_that_is_let_go_gets_a_node_of_the_model_that_it_asks_for(clusters: Clusters, scaler: Scaler) -> None:
+def test_a_gang_that_is_let_go_gets_as_many_nodes_of_its_model_as_it_takes(clusters: Clusters, scaler: Scaler) -> None:
     """From its annotation to its GPUs; a node of T4s would have GPUs too, and cost less."""
     cluster = opened(clusters, *RELEASING)
-    submit(cluster, "asks", 1, gpu_model="h100")
-    node = node_of(cluster, "asks")
-    assert [(item["key"], item["operator"]) for item in affinity(cluster, "asks")] == [("nvidia.com/gpu.product", "In")]
-    assert scaler.nodes() == ["h100"]
-    assert scaler.pool_of(node) == "h100"
-    assert assigned_gpus(cluster.pod("asks")) == [0]
-
-
-def test_a_gang_gets_as_many_nodes_as_it_takes(clusters: Clusters, scaler: Scaler) -> None:
-    cluster = opened(clusters, *RELEASING)
-    names = ("g0", "g1")
-    for name in names:
+    for name in ("g0", "g1"):
         submit(cluster, name, 8, gpu_model="h100", gang="train", gang_size="2")
-    assert len({node_of(cluster, name) for name in names}) == 2
+    nodes = {node_of(cluster, name) for name in ("g0", "g1")}
+    assert [(item["key"], item["operator"]) for item in affinity(cluster, "g0")] == [("nvidia.com/gpu.product", "In")]
     assert scaler.nodes() == ["h100", "h100"]
+    assert len(nodes) == 2
+    assert {scaler.pool_of(node) for node in nodes} == {"h100"}
+    assert assigned_gpus(cluster.pod("g0")) == list(range(8))
 
 
 def test_one_whose_model_no_pool_has_gets_none(clusters: Clusters, scaler: Scaler) -> None:
@@ -141,12 +134,3 @@ def test_one_whose_model_no_pool_has_gets_none(clusters: Clusters, scaler: Scale
     assert scaler.nodes() == []
     assert not any("node/own" in message for message in said(cluster, scaler, "elsewhere")), "nor has it room on T4s"
     assert "schedulingGates" not in cluster.pod("elsewhere")["spec"]
-
-
-def test_without_affinity_any_gpu_that_is_free_is_taken_for_room(clusters: Clusters, scaler: Scaler) -> None:
-    """What `webhook.write_affinity` is for."""
-    cluster = opened(clusters, *RELEASING)
-    cluster.submit("unread", 1, annotations={"kerf.dev/gpu-model": "h100"}, schedulingGates=GATES)
-    cluster.pending("unread")
-    looked_at(cluster, scaler)
-    assert scaler.nodes() == []

@@ -1,4 +1,4 @@
-"""Small clusters for questions of room: nodes with pods of controllers, PodDisruptionBudgets and Jobs beside them."""
+"""Small clusters in memory with running pods, PodDisruptionBudgets and Jobs."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -17,8 +17,8 @@ BUDGETS, JOBS = "/apis/policy/v1/poddisruptionbudgets", "/apis/batch/v1/jobs"
 def running(
     name: str, node: str, gpus: int = 1, indices: str | None = None, *, owner: str = "ReplicaSet", **changes: Any
 ) -> Manifest:
-    """A pod of a controller that runs since STARTED, on the first GPUs of its node unless `indices` says others;
-    `changes` are annotations, labels and what else `bodies.pod` takes."""
+    """A pod of a controller, running since STARTED on the first GPUs of its node or those of `indices`; `changes` are
+    arguments of `bodies.pod`."""
     given = ",".join(map(str, range(gpus))) if indices is None else indices
     annotations = {"kerf.dev/assigned-gpus": given, **changes.pop("annotations", {})}
     made = pod(name, gpus or None, node_name=node, annotations=annotations, **changes)
@@ -31,7 +31,7 @@ def running(
 
 
 def budget(name: str, allowed: int, labels: Mapping[str, str] | None = None, namespace: str = "default") -> Manifest:
-    """A PodDisruptionBudget that counts pods of these labels, all of them where none are given."""
+    """A PodDisruptionBudget for pods with these labels; for all pods if there are none."""
     return {
         "metadata": {"name": name, "namespace": namespace, "uid": f"budget-{name}"},
         "spec": {"selector": {"matchLabels": dict(labels or {})}},
@@ -40,7 +40,7 @@ def budget(name: str, allowed: int, labels: Mapping[str, str] | None = None, nam
 
 
 class Cluster(MemoryCluster):
-    """A cluster in memory that has budgets and Jobs too, or answers with a status where they are a number."""
+    """Also has budgets and Jobs; a number is the HTTP status of the response to their list."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`kerf serve` that also takes plans written by hand: `python -m tests.parts.defrag.moving_kerf serve ...`."""
+"""`kerf serve` that also carries out plans written by hand: `python -m tests.parts.defrag.moving_kerf serve ...`."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from extender.cli.settings import KubeconfigOption, SetOption, api_server, load
 from extender.parts.defrag.checks import RoomError
 from extender.parts.defrag.mover import Mover
 from extender.parts.defrag.plan import RoomPlan
-from extender.queueing.kept_places import KeepsPlaces
+from extender.queueing.kept_places import PlaceKeeper
 from extender.server.run import run
 
 app = typer.Typer()
@@ -22,7 +22,7 @@ app = typer.Typer()
 
 @app.callback()
 def main() -> None:
-    """Commands as Kerf's."""
+    """Commands like those of `kerf`."""
 
 
 @app.command()
@@ -32,7 +32,7 @@ def serve(
     loaded = load(None, settings, {"server.port": port, "cluster.kubeconfig": kubeconfig})
     configure_logs(loaded.log)
     kerf = create_app(loaded, api_server(loaded.cluster))
-    mover = kerf.state.parts.capabilities.get(KeepsPlaces)
+    mover = kerf.state.parts.capabilities.get(PlaceKeeper)
     assert isinstance(mover, Mover)
 
     async def begin(request: Request) -> JSONResponse:

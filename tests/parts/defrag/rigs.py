@@ -1,47 +1,50 @@
-"""A queue, pods that run, and the mover between them; the test plays controllers, kubelets and kube-scheduler."""
+"""A queue, running pods and the mover; tests play controllers, kubelets and kube-scheduler."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import msgspec
+import pytest
 
-from extender.kube.client import ApiError, ClusterError, Transport
+from extender.api.contributions import Kernel
+from extender.kube.client import ApiError, ClusterError
 from extender.kube.commit import Resolver
-from extender.kube.events import EventRecorder
 from extender.kube.objects import Pod
 from extender.kube.watches import BOUND_PODS, PODS
-from extender.parts.defrag.checks import Facts
-from extender.parts.defrag.evictions import Evictor
-from extender.parts.defrag.mover import Mover
-from extender.parts.defrag.places import Places
+from extender.parts.defrag.mover import Mover, build_mover
 from extender.parts.defrag.plan import PlannedMove, RoomPlan, TargetPod
-from extender.parts.defrag.proof import Around
-from extender.parts.defrag.record import Record, Records
-from extender.parts.defrag.steps import Follower, Limits
-from extender.parts.defrag.target_pods import TargetPlacer
+from extender.parts.defrag.record import Record
+from extender.parts.defrag.settings import DefragSettings
+from extender.parts.defrag.steps import Limits
 from extender.parts.defrag.tools import Tools
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
 from tests.queueing.direct.rigs import DirectRig, Sure, VersionedApi
 from tests.queueing.rigs import GATES, Manifest, Rig
 
+BOTH = pytest.mark.parametrize("direct", [False, True], ids=["extender", "direct"])
 LIMITS = Limits(replace_s=100.0, start_s=200.0, target_s=50.0, budget_s=10.0)
+WANTED = DefragSettings(record="kerf/kerf-defrag", replace_s=100.0, start_s=200.0, target_s=50.0, budget_s=10.0)
+BUDGET = ApiError(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
 
 
 class MoverApi(VersionedApi):
-    """Evicts, and has one ConfigMap."""
+    """Also evicts pods, and has one ConfigMap."""
 
     def __init__(self) -> None:
         super().__init__()
         self.map: Manifest = {"metadata": {"resourceVersion": "1"}, "data": {}}
         self.evicted: list[str] = []
         self.refuse: Callable[[str], ClusterError | None] = lambda name: None
-        """What an eviction is answered by instead."""
+        """The error of an eviction, by pod."""
         self.lost = False
-        """Whether evictions take effect, and their answers are lost."""
+        """Whether evictions take effect but their responses are lost."""
         self.refuse_record: ClusterError | None = None
+        """The error of reads and writes of the ConfigMap."""
         self.on_record: Callable[[Record], None] = lambda record: None
 
     async def get(self, path: str, query: object = None) -> bytes:
@@ -89,7 +92,7 @@ class MoverApi(VersionedApi):
 
 
 class ExtenderRig(Rig):
-    """A queue whose pods kube-scheduler asks Kerf about."""
+    """A queue with an extender."""
 
     def __init__(self, versions: VersionedApi, **options: Any) -> None:
         self.election = Sure()
@@ -103,10 +106,10 @@ class ExtenderRig(Rig):
 
 
 class Defrag:
-    """The cluster of a test: 'direct' without an extender."""
+    """A cluster and its mover; `direct`: without an extender."""
 
     def __init__(
-        self, *, direct: bool = False, api: MoverApi | None = None, most_an_hour: int = 60, **options: Any
+        self, *, direct: bool = False, api: MoverApi | None = None, wanted: DefragSettings = WANTED, **options: Any
     ) -> None:
         self.api = api or MoverApi()
         self.direct = direct
@@ -115,45 +118,42 @@ class Defrag:
         self.nodes: dict[str, int] = {}
         self.events: list[tuple[str, str, str]] = []
         self.about: list[tuple[str, str, str]] = []
-        """Namespaces, names and UIDs of what the events are about."""
-        self.running = self.rig.hub.part(BOUND_PODS)
-        self.exempt: frozenset[str] = frozenset()
+        """Namespaces, names and UIDs of the events' objects."""
+        self.running = self.rig.hub.group(BOUND_PODS)
         self.fault: Callable[[], str] = lambda: ""
-        """Why nothing can be judged now."""
-        self.most_an_hour = most_an_hour
+        """Why nothing can be decided now."""
         self.pauses: list[float] = []
         self.on_pause: Callable[[], Awaitable[None]] | None = None
-        """What goes on in a pause."""
         self.api.told = self.told
         labels = {"kerf.dev/queue": "enabled"}
         self.rig.queue.namespaces.changed(
             None, decode_node({"metadata": {"name": "ns", "uid": "ns", "labels": labels}})
         )
-        self.mover = self._mover()
+        rig = self.rig
+        self.resolver = Resolver(rig.fence, lambda: rig.now)
+        tools = replace(self.tools(wanted), wall_clock=lambda: rig.now, pause=self._pause)
+        self.mover = Mover(replace(tools, fault=lambda: self.fault() or tools.fault()))
         self.rig.kept_places = self.mover
 
-    def _mover(self) -> Mover:
-        rig, queue = self.rig, self.rig.queue
-        transport, running = cast(Transport, self.api), self.running
-        places = Places(rig.ledger, rig.placer, queue.dispatcher, lambda: rig.now)
-        tools = Tools(
-            records=Records(transport, "kerf", "kerf-defrag"),
-            evictor=Evictor(transport, rig.fence, Resolver(rig.fence, lambda: rig.now)),
-            follower=Follower(transport, queue, running, places, LIMITS),
-            targets=TargetPlacer(queue, running, places, LIMITS),
-            around=Around(
-                *(rig.ledger, queue.nodes, running.values, lambda: rig.placer.policies, "bestfit", lambda: rig.now)
-            ),
-            facts=lambda: Facts(running, queue.backlog.entries, queue.namespaces, self.exempt, queue.use),
-            fault=lambda: self.fault(),  # noqa: PLW0108 - tests change it
-            fence=rig.fence,
-            events=cast(EventRecorder, SimpleNamespace(emit=self._emit, emit_about_config_map=self._emit_map)),
+    def kernel(self) -> Kernel:
+        """What the service builds the mover from."""
+        rig = self.rig
+        base = SimpleNamespace(
+            transport=self.api,
             clock=lambda: rig.now,
-            wall_clock=lambda: rig.now,
-            most_an_hour=self.most_an_hour,
-            pause=self._pause,
+            ledger=rig.ledger,
+            mirror=SimpleNamespace(hub=rig.hub),
+            events=SimpleNamespace(emit=self._emit, emit_about_config_map=self._emit_map),
+            fence=rig.fence,
+            resolver=self.resolver,
         )
-        return Mover(tools)
+        settings = SimpleNamespace(decisions=SimpleNamespace(policy="bestfit"))
+        return cast(Kernel, SimpleNamespace(settings=settings, base=base, placer=rig.placer, queue=rig.queue))
+
+    def tools(self, wanted: DefragSettings) -> Tools:
+        """The tools of a mover with these settings."""
+        with patch("extender.parts.defrag.mover.Mover", lambda tools: tools):
+            return cast(Tools, build_mover(self.kernel(), wanted))
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -172,7 +172,7 @@ class Defrag:
     # The cluster
 
     def told(self, pod: Pod) -> None:
-        """The watches tell of a pod as it is now."""
+        """Report a pod as it is now by the watches."""
         if pod.spec.node_name:
             self.rig.ledger.upsert_pod(pod, self.rig.now)
         self.rig.hub.cache(PODS).upsert(pod)
@@ -182,7 +182,7 @@ class Defrag:
         self.rig.node(name, gpus, **labels)
 
     def runs(self, name: str, node: str, gpus: int = 1, controller: str = "rs", **metadata: Any) -> None:
-        """A pod runs on a node."""
+        """Create a pod that runs on a node."""
         self.api.pods[name] = _manifest(name, gpus, controller, **metadata)
         self.api.pods[name]["spec"]["nodeName"] = node
         del self.api.pods[name]["spec"]["schedulingGates"]
@@ -190,25 +190,39 @@ class Defrag:
         self.told(decode_pod(self.api.pods[name]))
 
     def waits(self, name: str, gpus: int = 1, controller: str = "rs", **metadata: Any) -> None:
-        """A pod waits behind the gate."""
+        """Create a gated pod."""
         self.api.pods[name] = _manifest(name, gpus, controller, **metadata)
         self.told(decode_pod(self.api.pods[name]))
 
     def leaves(self, name: str) -> None:
-        """A pod is gone."""
+        """Remove a pod."""
         pod = decode_pod(self.api.pods.pop(name))
         self.rig.ledger.remove_pod(pod.metadata.uid)
         self.rig.hub.cache(PODS).remove(pod)
 
-    def is_replaced(self, name: str, by: str) -> None:
-        """A pod leaves, and what is made in its place runs where it is led to."""
+    def replace(self, name: str, by: str, controller: str = "rs") -> None:
+        """A pod leaves, and its controller creates a gated replacement."""
         self.leaves(name)
-        self.waits(by)
-        self.tick()
-        self.bind(by)
+        self.waits(by, controller=controller)
+
+    def comes(self, name: str, gpus: int = 1, controller: str = "rs") -> Pod:
+        """Create a pod without the gate, unknown to the queue."""
+        self.waits(name, gpus, controller)
+        self.rig.hub.cache(PODS).remove(decode_pod(self.api.pods[name]))
+        self.api.pods[name]["spec"]["schedulingGates"] = []
+        pod = decode_pod(self.api.pods[name])
+        self.told(pod)
+        assert name not in self.rig.queue.backlog.entries
+        return pod
+
+    def unheard(self, name: str, **status: Any) -> None:
+        """Remove a pod from all watches; its status in the API server changes."""
+        self.rig.hub.cache(PODS).remove(decode_pod(self.api.pods[name]))
+        self.rig.ledger.release(name)
+        self.api.pods[name]["status"] |= status
 
     def bind(self, name: str, node: str = "", *, phase: str = "Running") -> None:
-        """kube-scheduler binds a pod where it was nominated, or elsewhere, and it runs."""
+        """kube-scheduler binds a pod to its nominated node or another one, and it runs."""
         pod = self.api.pods[name]
         assert not pod["spec"].get("schedulingGates"), f"{name} is behind its gate"
         pod["spec"]["nodeName"] = node or pod["status"]["nominatedNodeName"]
@@ -221,17 +235,42 @@ class Defrag:
         self.told(decode_pod(self.api.pods[name]))
 
     def node_of(self, name: str) -> str:
-        """Where a pod is nominated, "" behind its gate."""
+        """A pod's nominated node, "" while it is gated."""
         pod = self.api.pods[name]
         return "" if pod["spec"].get("schedulingGates") else str(pod["status"].get("nominatedNodeName", ""))
 
+    def claimed(self, uid: str) -> str:
+        """The node on which the ledger holds something for a pod, "" for none."""
+        claim = self.rig.ledger.allocation(uid)
+        return "" if claim is None else claim.node
+
     # What happens
+
+    def play(self, events: str) -> None:
+        """Events in order: `tick` or `tick SECONDS`, `POD leaves`, `POD waits` or `POD waits for GPUS`, `POD replaces
+        POD`, `POD is bound` (to its nominated node) or `POD is bound to NODE`, `POD starts`."""
+        for event in events.split(", "):
+            match event.split():
+                case ["tick", *seconds]:
+                    self.tick(*map(float, seconds))
+                case [pod, "leaves"]:
+                    self.leaves(pod)
+                case [pod, "waits", *gpus]:
+                    self.waits(pod, int(gpus[1]) if gpus else 1)
+                case [pod, "replaces", old]:
+                    self.replace(old, pod)
+                case [pod, "is", "bound", *node]:
+                    self.bind(pod, node[1] if node else "")
+                case [pod, "starts"]:
+                    self.starts(pod)
+                case _:
+                    raise ValueError(event)
 
     def begin(self, plan: RoomPlan) -> str:
         return asyncio.run(self.mover.begin(plan, "ns/big"))
 
     def tick(self, later_s: float = 0.3) -> None:
-        """The mover looks, and a round of the queue goes by."""
+        """Let time pass, then run the mover and a round of the queue."""
 
         async def look() -> None:
             await self.mover.tick()
@@ -242,7 +281,7 @@ class Defrag:
         asyncio.run(look())
 
     def free(self, node: str) -> int:
-        """GPUs of a node that anybody may have."""
+        """GPUs of a node that any pod may get."""
         cluster = self.rig.ledger.snapshot(self.rig.now)
         row = cluster.row_of[node]
         return int(max(cluster.gpu_idle[row].sum() - cluster.untracked_units[row], 0))
@@ -256,11 +295,21 @@ class Defrag:
         return [move.stage for move in self.mover.state().moves]
 
     @property
+    def moves(self) -> list[tuple[str, str]]:
+        """Stage and fault of each move."""
+        return [(move.stage, move.why) for move in self.mover.state().moves]
+
+    @property
     def phase(self) -> str:
         return self.mover.state().phase
 
+    @property
+    def kept(self) -> list[str]:
+        """The closed nodes."""
+        return self.mover.state().kept
+
     def restarted(self) -> "Defrag":
-        """Another process on the same cluster, once it has taken over; of this one nothing is left."""
+        """Another process on the same cluster, which has taken over."""
         other = Defrag(direct=self.direct, api=self.api)
         other.rig.now = self.rig.now
         for name, gpus in self.nodes.items():
@@ -299,8 +348,13 @@ def plan(*moves: PlannedMove, node: str = "a", target: str = "big", **fields: An
     return RoomPlan(True, list(moves), 1.0, pods, [], [], **fields)
 
 
+def gang(size: int, name: str = "g") -> Manifest:
+    """Annotations of a gang."""
+    return {"kerf.dev/gang": name, "kerf.dev/gang-size": str(size)}
+
+
 def scattered(*, direct: bool = False, **options: Any) -> Defrag:
-    """Two nodes of two GPUs, a pod on each, and one that needs two GPUs waits."""
+    """Two nodes of two GPUs with a pod on each, and pod `big` that waits for two GPUs."""
     defrag = Defrag(direct=direct, **options)
     for name in "ab":
         defrag.node(name, 2)
@@ -313,3 +367,59 @@ def scattered(*, direct: bool = False, **options: Any) -> Defrag:
 
 
 MOVE_V = plan(move("v", "a", "b"))
+
+
+def evicted(*, direct: bool = False, **options: Any) -> Defrag:
+    """A plan whose only move is under way: v has been evicted; at time 2048."""
+    defrag = scattered(direct=direct, **options)
+    defrag.rig.now = 2048.0
+    defrag.begin(MOVE_V)
+    defrag.tick(0.0)
+    assert defrag.api.evicted == ["v"]
+    return defrag
+
+
+def two_moves(*, direct: bool = False, **target: Any) -> Defrag:
+    """A plan of two steps in the first of which v has been evicted; `target` are metadata of `big`."""
+    defrag = scattered(direct=direct)
+    defrag.node("c", 1)
+    defrag.runs("u", "a", controller="rs2")
+    defrag.waits("big", 2, controller="", **target)
+    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", 1, "rs2")))
+    defrag.tick()
+    assert defrag.api.evicted == ["v"]
+    return defrag
+
+
+def gang_of_three() -> Defrag:
+    """A plan that is about to move the three pods of a gang from a to b, in one step."""
+    defrag = Defrag()
+    for name in "ab":
+        defrag.node(name, 4)
+    for number in range(3):
+        defrag.runs(f"g{number}", "a", controller="job", annotations=gang(3))
+    defrag.runs("w", "b", controller="other")
+    defrag.waits("big", 4, controller="")
+    defrag.tick()
+    defrag.begin(plan(*(move(f"g{number}", "a", "b", 0, "job", "ns/g") for number in range(3))))
+    return defrag
+
+
+def moved(defrag: Defrag, node: str = "") -> None:
+    """v's replacement is created and bound."""
+    defrag.play("v2 replaces v, tick")
+    assert defrag.node_of("v2") == "b"
+    defrag.bind("v2", node)
+    defrag.tick()
+
+
+def stopped(defrag: Defrag, why: str) -> None:
+    """Nothing is kept any more, the end is recorded, and pod u was never evicted."""
+    defrag.tick()
+    state = defrag.mover.state()
+    assert (state.phase, state.kept, defrag.api.record.phase) == ("stopped", [], "stopped")
+    assert why in state.why
+    assert ("kerf-defrag", "RoomStopped", f"Plan {state.id}: {state.why}") in defrag.events
+    assert defrag.mover.counts.stopped == 1
+    assert "u" not in defrag.api.evicted
+    assert not [claim for claim in defrag.rig.ledger.pinned() if claim.uid.startswith("defrag/")]

@@ -1,4 +1,4 @@
-"""An eviction is a commit as the others are."""
+"""An eviction is a commit like any other."""
 
 import asyncio
 
@@ -18,10 +18,10 @@ def eviction(process: Process) -> _Eviction:
 
 @settings(max_examples=4 * settings().max_examples)
 @given(seed=st.integers(0, 2**32))
-@example(seed=3)  # what is unknown has to be sealed
-@example(seed=31)  # whoever takes over has to change it
-@example(seed=137)  # that nobody else leads has to be confirmed
-@example(seed=143)  # anew for a version that is new
+@example(seed=3)  # an unknown outcome has to be sealed
+@example(seed=31)  # a new leader has to change the pod
+@example(seed=137)  # leadership has to be confirmed
+@example(seed=143)  # again for each new resourceVersion
 def test_it_takes_effect_once_or_never_and_it_is_known_which(seed: int) -> None:
     world = World(Case("an eviction", eviction, mark, shared=True), seed)
     asyncio.run(world.run())

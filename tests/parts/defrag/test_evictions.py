@@ -1,16 +1,15 @@
-"""Evicting a pod: it takes effect once or never, by the leader who decided it, and it is said which."""
+"""Evicting a pod: only by the leader that decided it, with a known outcome, or sealed against late effects."""
 
 import asyncio
-import logging
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
 import pytest
 
 from extender.kube.client import ApiError, ClusterError, Transport, UnreachableError
-from extender.kube.commit import FencedError, Resolver
+from extender.kube.commit import Resolver
 from extender.parts.defrag.evictions import BudgetError, EvictionError, Evictor
-from extender.parts.defrag.plan import PlannedMove
 from extender.scheduling.fence import Fence
 from tests.parts.defrag.rigs import MoverApi, move
 from tests.queueing.direct.rigs import Sure
@@ -21,7 +20,7 @@ NO_RIGHT = 'User "kerf" cannot patch resource "pods" in API group ""'
 
 
 class Kubelet(MoverApi):
-    """An API server that has one pod, and says what it was asked."""
+    """An API server with one pod, which records evictions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,102 +40,82 @@ class Kubelet(MoverApi):
 
 
 class Rig:
-    """Who evicts, in a term."""
+    """An evictor in a term."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.api, self.election = Kubelet(), Sure()
-        self.fence = Fence(lambda: self.now, self.election)
-        self.fence.take_over("", lambda: float("inf"), lambda: "")
-        self.fence.open("term")
-        self.resolver = Resolver(self.fence, lambda: self.now)
-        self.evictor = Evictor(cast(Transport, self.api), self.fence, self.resolver)
+        self.api = Kubelet()
+        fence = Fence(lambda: self.now, Sure())
+        fence.take_over("", lambda: float("inf"), lambda: "")
+        fence.open("term")
+        self.resolver = Resolver(fence, lambda: self.now)
+        self.evictor = Evictor(cast(Transport, self.api), fence, self.resolver)
 
-    def evict(self, epoch: str = "term", of: PlannedMove = MOVE) -> None:
-        asyncio.run(self.evictor.evict(of, epoch))
+    def evict(self) -> None:
+        asyncio.run(self.evictor.evict(MOVE, "term"))
 
-    def seal(self, of: PlannedMove = MOVE) -> bool:
-        return asyncio.run(self.evictor.seal(of))
+    def seal(self) -> bool:
+        return asyncio.run(self.evictor.seal(MOVE))
 
     @property
     def version(self) -> str:
         return str(self.api.pods["v"]["metadata"]["resourceVersion"])
 
 
-def test_a_pod_is_evicted_as_it_is_known() -> None:
+def fails(error: ClusterError) -> Callable[..., ClusterError]:
+    return lambda *_: error
+
+
+def why_not(rig: Rig, kind: type[Exception] = EvictionError) -> str:
+    """Why the pod is not evicted."""
+    with pytest.raises(kind) as raised:
+        rig.evict()
+    assert type(raised.value) is kind
+    return str(raised.value)
+
+
+def test_an_eviction_has_the_pods_uid_and_version_as_preconditions() -> None:
     rig = Rig()
     rig.evict()
     assert rig.api.evicted == ["v"]
-    same = {"uid": "v", "resourceVersion": "7"}
-    assert rig.api.posted == [
-        (
-            "/api/v1/namespaces/ns/pods/v/eviction",
-            {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": "v", "namespace": "ns"},
-                "deleteOptions": {"preconditions": same},
-            },
-        )
-    ]
+    body = {
+        **{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "v", "namespace": "ns"}},
+        "deleteOptions": {"preconditions": {"uid": "v", "resourceVersion": "7"}},
+    }
+    assert rig.api.posted == [("/api/v1/namespaces/ns/pods/v/eviction", body)]
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "why"),
-    [
-        (ApiError(429, "TooManyRequests", "the budget says no"), BudgetError, "now: the budget says no"),
-        (ApiError(403, "Forbidden", "no right"), EvictionError, None),
-        (ApiError(422, "Invalid", "a webhook"), EvictionError, None),
-    ],
-)
-def test_an_eviction_that_is_refused_says_why(error: ApiError, kind: type[EvictionError], why: str | None) -> None:
-    rig = Rig()
-    rig.api.refuse = lambda name: error
-    with pytest.raises(EvictionError) as raised:
-        rig.evict()
-    assert (type(raised.value), str(raised.value)) == (
-        kind,
-        f"pod ns/v can't be evicted{f' {why}' if why else f': {error}'}",
-    )
-    assert (rig.version, len(rig.api.posted)) == ("7", 1)
+def test_a_refused_eviction_is_not_retried_and_the_pod_not_sealed() -> None:
+    for error, budget, why in (
+        (ApiError(429, "TooManyRequests", "the budget says no"), True, " now: the budget says no"),
+        (ApiError(403, "Forbidden", "no right"), False, ": 403 Forbidden: no right"),
+        (ApiError(404, "NotFound", "v"), False, ": 404 NotFound: v"),
+    ):
+        rig = Rig()
+        rig.api.refuse = fails(error)
+        assert why_not(rig, BudgetError if budget else EvictionError) == f"pod ns/v can't be evicted{why}"
+        asyncio.run(rig.resolver.resolve_round())
+        assert (rig.version, len(rig.api.posted)) == ("7", 1)
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ApiError(403, "Forbidden", "no right"), "can't be"),
-        (ApiError(499, "", "odd"), "can't be"),
-        (ApiError(500, "", "broken"), "was not"),
-        (UnreachableError("cut"), "was not"),
-    ],
-)
-def test_a_pod_that_can_not_be_looked_at_is_not_evicted(error: ClusterError, words: str) -> None:
-    rig = Rig()
-    rig.api.refuse_read = error
-    with pytest.raises(EvictionError) as raised:
-        rig.evict()
-    assert str(raised.value) == f"pod ns/v {words} evicted: {error}"
-    assert rig.api.posted == []
+def test_a_pod_that_can_t_be_read_or_has_ended_is_not_evicted() -> None:
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    for error, metadata, phase, why in (
+        (ApiError(499, "", "odd"), {}, "Running", "can't be evicted: 499: odd"),
+        (ApiError(500, "", "broken"), {}, "Running", "was not evicted: 500: broken"),
+        (UnreachableError("cut"), {}, "Running", "was not evicted: cut"),
+        (None, {}, "Succeeded", "is gone"),
+        (None, deleted, "Running", "is terminating already"),
+        (None, {"uid": "another"}, "Running", "is gone"),
+    ):
+        rig = Rig()
+        rig.api.refuse_read = error
+        rig.api.pods["v"]["metadata"] |= metadata
+        rig.api.pods["v"]["status"]["phase"] = phase
+        assert (why_not(rig), rig.api.posted) == (f"pod ns/v {why}", [])
 
 
-@pytest.mark.parametrize(
-    ("metadata", "status", "why"),
-    [
-        ({}, {"phase": "Succeeded"}, "pod ns/v is gone"),
-        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"phase": "Running"}, "pod ns/v is going already"),
-        ({"uid": "another"}, {"phase": "Running"}, "pod ns/v is gone"),
-    ],
-)
-def test_who_goes_or_is_gone_or_another_one_is_not_evicted(metadata: Manifest, status: Manifest, why: str) -> None:
-    rig = Rig()
-    rig.api.pods["v"]["metadata"] |= metadata
-    rig.api.pods["v"]["status"] = status
-    with pytest.raises(EvictionError) as raised:
-        rig.evict()
-    assert (str(raised.value), rig.api.posted) == (why, [])
-
-
-def test_a_pod_that_has_changed_is_evicted_as_it_is_now_and_given_up_after_five_times() -> None:
+def test_a_changed_pod_is_evicted_at_its_new_version_with_up_to_five_tries() -> None:
     rig = Rig()
 
     def changes(name: str) -> ClusterError | None:
@@ -144,101 +123,48 @@ def test_a_pod_that_has_changed_is_evicted_as_it_is_now_and_given_up_after_five_
         return ApiError(409, "Conflict", "it has changed") if len(rig.api.posted) < 5 else None
 
     rig.api.refuse = changes
-    with pytest.raises(EvictionError, match=r"^pod ns/v changes too fast to be evicted$"):
-        rig.evict()
+    assert why_not(rig) == "pod ns/v changes too fast to be evicted"
     sent = [body["deleteOptions"]["preconditions"]["resourceVersion"] for _, body in rig.api.posted]
     assert sent == ["7", "8", "9", "10", "11"]
 
 
-def test_a_budget_that_changes_meanwhile_conflicts_though_the_pod_is_as_it_was() -> None:
+def test_a_conflict_of_an_unchanged_pod_is_retried() -> None:
+    """A conflict of its budget."""
     rig = Rig()
     rig.api.refuse = lambda name: ApiError(409, "Conflict", "budget") if len(rig.api.posted) < 5 else None
     rig.evict()
     assert rig.api.evicted == ["v"]
 
 
-def test_a_pod_that_vanishes_as_it_is_evicted_is_gone() -> None:
-    rig = Rig()
-
-    def vanishes(name: str) -> ClusterError:
-        rig.api.pods.clear()
-        return ApiError(409, "Conflict", "it has changed")
-
-    rig.api.refuse = vanishes
-    with pytest.raises(EvictionError, match=r"^pod ns/v is gone$"):
-        rig.evict()
-
-
-@pytest.mark.parametrize("unsure", [True, False])
-def test_nobody_is_evicted_in_another_term_or_where_somebody_else_may_lead(unsure: bool) -> None:
-    rig = Rig()
-    rig.election.sure = not unsure
-    with pytest.raises(FencedError):
-        rig.evict("term" if unsure else "term before")
-    assert rig.api.posted == []
-
-
-def test_an_eviction_whose_fate_nobody_knows_is_made_late_as_soon_as_that_can_be(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING, "extender.kube.commit")
+def test_after_an_eviction_without_an_answer_the_sealed_pod_shows_the_outcome() -> None:
     rig = Rig()
     rig.api.refuse = lambda name: UnreachableError("cut")
-    rig.api.fail = lambda name, part: UnreachableError("cut as well")
-    with pytest.raises(UnreachableError, match=r"^cut$"):
-        rig.evict()
-    asyncio.run(rig.resolver.resolve_round())
-    assert rig.version == "7"
-    assert caplog.messages == ["evicting pod ns/v: what became of it is not known yet: cut as well"]
-    rig.api.fail = lambda name, part: None
-    rig.now += 60.0
-    asyncio.run(rig.resolver.resolve_round())
+    assert why_not(rig) == "pod ns/v was not evicted: cut"
     assert rig.version == "8"
-    asyncio.run(rig.resolver.resolve_round())
-    assert (rig.version, rig.api.evicted) == ("8", [])  # what became of it is known
-
-
-def test_an_eviction_that_was_refused_leaves_nothing_to_be_found_out() -> None:
     rig = Rig()
-    rig.api.refuse = lambda name: ApiError(403, "Forbidden", "no right")
-    with pytest.raises(EvictionError):
-        rig.evict()
-    asyncio.run(rig.resolver.resolve_round())
-    assert rig.version == "7"
+    rig.api.lost = True
+    rig.evict()
+    assert rig.api.evicted == ["v"]
 
 
-# What a leader before may have sent
-
-
-def test_a_pod_that_is_there_still_is_changed_so_that_a_late_eviction_is_refused() -> None:
+def test_a_seal_changes_a_running_pod_and_takes_one_that_ends_or_is_gone_as_evicted() -> None:
     rig = Rig()
     assert (rig.seal(), rig.version) == (False, "8")
+    for metadata in ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {"uid": "another"}, None):
+        rig = Rig()
+        if metadata is None:
+            rig.api.pods.clear()
+        else:
+            rig.api.pods["v"]["metadata"] |= metadata
+        assert rig.seal()
 
 
-@pytest.mark.parametrize(
-    ("metadata", "gone"),
-    [({"deletionTimestamp": "2026-01-01T00:00:00Z"}, False), ({"uid": "another"}, False), ({}, True)],
-    ids=["it is going", "another one of its name", "gone"],
-)
-def test_a_pod_that_goes_or_is_gone_counts_as_evicted(metadata: Manifest, gone: bool) -> None:
-    rig = Rig()
-    rig.api.pods["v"]["metadata"] |= metadata
-    if gone:
-        rig.api.pods.clear()
-    assert rig.seal()
-
-
-def test_a_pod_that_can_not_be_changed_at_all_counts_as_gone() -> None:
+def test_a_pod_that_refuses_the_seal_counts_as_gone_but_other_errors_are_raised() -> None:
     rig = Rig()
     rig.api.fail = lambda name, part: ApiError(422, "Invalid", "a webhook")
     assert rig.seal()
-
-
-@pytest.mark.parametrize(
-    "error", [ApiError(403, "Forbidden", NO_RIGHT), ApiError(500, "", "etcd"), UnreachableError("cut")]
-)
-def test_a_pod_that_can_not_be_changed_now_is_waited_for(error: ClusterError) -> None:
-    rig = Rig()
-    rig.api.fail = lambda name, part: error
-    with pytest.raises(type(error)):
-        rig.seal()
+    for error in (ApiError(403, "Forbidden", NO_RIGHT), ApiError(500, "", "etcd"), UnreachableError("cut")):
+        rig = Rig()
+        rig.api.fail = fails(error)
+        with pytest.raises(type(error)):
+            rig.seal()

@@ -1,4 +1,4 @@
-"""A plan carried out on the real API server and ReplicaSet controller: a gang of whole nodes starts after the moves."""
+"""Plans that stop or survive a kill of Kerf, on the real API server and ReplicaSet controller."""
 
 import contextlib
 import signal
@@ -32,7 +32,7 @@ GATES = [{"name": "kerf.dev/queue"}]
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane with what makes pods anew, and what counts disruptions."""
+    """A control plane with the controllers of ReplicaSets and disruption budgets."""
     with ControlPlane(tmp_path_factory.mktemp("room"), users={"kerf": SERVICE_ACCOUNT}) as running:
         running.apply(RBAC, QUEUE_RBAC)
         running.grant("kerf", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]})
@@ -41,7 +41,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 class Room:
-    """A scattered cluster: on each of a to d a pod has two of four GPUs, and a gang of two whole nodes waits."""
+    """Pods on two of the four GPUs of each of nodes a to d, and a waiting gang of two whole nodes."""
 
     def __init__(self, plane: ControlPlane, *options: str) -> None:
         self.plane = plane
@@ -53,7 +53,7 @@ class Room:
         self.kubelet = Kubelet(plane)
 
     def scatter(self) -> None:
-        """Four pods, one on each node."""
+        """Create one pod on each node."""
         self.cluster.add_nodes(*(gpu_node(name, gpus=4) for name in "abcd"))
         for number in range(8):
             self.replica_set(f"rs{number}")
@@ -65,14 +65,14 @@ class Room:
 
         def is_half_full() -> bool:
             for pod in [pod for name in gone for pod in self.pods_of(name)]:
-                with contextlib.suppress(ApiError):  # the controller may make one more before it hears of its end
+                with contextlib.suppress(ApiError):  # the controller may create one more before its deletion arrives
                     self.cluster.delete_pod(pod["metadata"]["name"])
             return sorted(self.on_nodes().values()) == list("abcd")
 
         wait_until(is_half_full, WITHIN_S, "each node is half full")
 
     def gang(self) -> None:
-        """It comes."""
+        """Create the gang."""
         for number in range(2):
             gang = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
             self.cluster.submit(f"g{number}", gpus=4, annotations=gang, schedulingGates=GATES)
@@ -102,7 +102,7 @@ class Room:
         return found
 
     def on_nodes(self) -> dict[str, str]:
-        """The node of each ReplicaSet's pod that runs."""
+        """Nodes of running pods by ReplicaSet."""
         return {
             pod["metadata"]["labels"]["app"]: pod["spec"]["nodeName"]
             for pod in self.cluster.pods()
@@ -110,7 +110,7 @@ class Room:
         }
 
     def plan(self) -> Manifest:
-        """What is on a goes to c, what is on b to d, and the gang to a and b."""
+        """The pod on a goes to c, that on b to d, and the gang to a and b."""
         at = {node: app for app, node in self.on_nodes().items()}
         moves = []
         for step, (start, end) in enumerate([("a", "c"), ("b", "d")]):
@@ -154,7 +154,7 @@ class Room:
 
 @contextlib.contextmanager
 def scattered(plane: ControlPlane, *options: str) -> Iterator[Room]:
-    """On each of four nodes a pod has two of four GPUs. Nothing of it is left, however the test ends."""
+    """A scattered cluster, which is removed however the test ends."""
     room = Room(plane, *options)
     with contextlib.ExitStack() as ends:
         ends.callback(room.stop)
@@ -170,18 +170,6 @@ def room(plane: ControlPlane) -> Iterator[Room]:
         made.gang()
         wait_until(lambda: made.waits("g0") and made.waits("g1"), WITHIN_S, "the gang waits")
         yield made
-
-
-def test_a_gang_of_whole_nodes_starts_after_the_moves(room: Room) -> None:
-    before = room.on_nodes()
-    room.begin()
-    state = room.ends("done")
-    assert [move["stage"] for move in state["moves"]] == ["done", "done"]
-    assert sorted(room.on_nodes().values()) == ["c", "c", "d", "d"]
-    assert room.on_nodes().keys() == before.keys()
-    assert [room.cluster.node_of(name) for name in ("g0", "g1")] == ["a", "b"]
-    assert (state["evicted"], state["kept"]) == (2, [])
-    assert state["id"] in room.cluster.event("g0", "RoomMade")
 
 
 def test_a_budget_is_kept_and_stops_the_plan(room: Room) -> None:
@@ -206,7 +194,7 @@ def test_a_budget_is_kept_and_stops_the_plan(room: Room) -> None:
 
 @pytest.mark.parametrize("stage", ["evicting", "starting"])
 def test_a_kerf_that_is_killed_loses_nothing(room: Room, stage: str) -> None:
-    """What the first move has moved has its place, and nobody else was evicted."""
+    """The pod of the first move has its new place, and no other pod was evicted."""
     at = {node: app for app, node in room.on_nodes().items()}
     second = room.pod_of(at["b"])["metadata"]["uid"]
     room.kubelet.holds = stage == "evicting"
@@ -215,7 +203,7 @@ def test_a_kerf_that_is_killed_loses_nothing(room: Room, stage: str) -> None:
         first = room.pod_of(at["a"])["metadata"]["name"]
         wait_until(lambda: "deletionTimestamp" in room.cluster.pod(first)["metadata"], WITHIN_S, "the first pod ends")
     else:
-        wait_until(lambda: room.state()["moves"][0]["stage"] == stage, WITHIN_S, "its replacement is let go")
+        wait_until(lambda: room.state()["moves"][0]["stage"] == stage, WITHIN_S, "its replacement is released")
     port = room.cluster.kerf.port
     room.cluster.kerf.process.kill()
     room.cluster.kerf = KerfProcess(room.plane, "kerf-room", *OPTIONS, module=MOVING, port=port)
@@ -229,22 +217,22 @@ def test_a_kerf_that_is_killed_loses_nothing(room: Room, stage: str) -> None:
 
 
 def test_a_replacement_that_kube_scheduler_tried_while_kerf_was_down_still_has_its_place(room: Room) -> None:
-    """An extender that does not answer costs a pod its nomination, and kube-scheduler asks again before Kerf looks."""
+    """If an extender does not answer, kube-scheduler clears the nomination, and asks again before Kerf's mover runs."""
     at = {node: app for app, node in room.on_nodes().items()}
 
     def replacement() -> Manifest | None:
         found = [pod for pod in room.pods_of(at["a"]) if "deletionTimestamp" not in pod["metadata"]]
-        let_go = [pod for pod in found if "kerf.dev/planned-by" in pod["metadata"].get("annotations", {})]
-        return let_go[0] if let_go and not let_go[0]["spec"].get("nodeName") else None
+        released = [pod for pod in found if "kerf.dev/planned-by" in pod["metadata"].get("annotations", {})]
+        return released[0] if released and not released[0]["spec"].get("nodeName") else None
 
     room.scheduler.signal(signal.SIGSTOP)
     room.begin()
-    wait_until(replacement, WITHIN_S, "the replacement is let go")
+    wait_until(replacement, WITHIN_S, "the replacement is released")
     port = room.cluster.kerf.port
     room.cluster.kerf.process.kill()
     room.scheduler.signal(signal.SIGCONT)
     told = lambda: (found := replacement()) and not found["status"].get("nominatedNodeName")  # noqa: E731 - a look
-    wait_until(told, WITHIN_S, "kube-scheduler has taken the nomination away")
+    wait_until(told, WITHIN_S, "kube-scheduler has cleared the nomination")
     room.cluster.kerf = KerfProcess(room.plane, "kerf-room", *OPTIONS, module=MOVING, port=port)
     assert [move["stage"] for move in room.ends("stopped")["moves"]] == ["done", "planned"]
     assert room.on_nodes()[at["a"]] == "c"

@@ -1,4 +1,4 @@
-"""What is read of budgets and Jobs, as each Kubernetes writes them."""
+"""Budgets and Jobs are read as each version of Kubernetes writes them."""
 
 import pytest
 
@@ -9,6 +9,6 @@ from tests.kube.test_nulls import reads_what_kubernetes_writes
 
 
 @pytest.mark.parametrize("minor", bodies.MINORS)
-def test_what_each_kubernetes_writes_is_read(minor: str) -> None:
+def test_budgets_and_jobs_of_each_version_are_read(minor: str) -> None:
     reads_what_kubernetes_writes(minor, "PodDisruptionBudget", [Decoder(Budget).decode])
     reads_what_kubernetes_writes(minor, "Job", [Decoder(Job).decode])

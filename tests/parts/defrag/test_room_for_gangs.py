@@ -1,4 +1,4 @@
-"""Room for a gang of whole nodes among many that are scattered, by the planner's own plan, judged by the checker."""
+"""Room for a gang of whole nodes in a scattered cluster, by the planner's own plan; chaos's checker judges it."""
 
 import contextlib
 import json
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.controlplane]
 WITHIN_S = 60.0
 GATES = [{"name": "kerf.dev/queue"}]
 GPUS = 4
-"""Of each node."""
+"""GPUs per node."""
 PLAIN = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
 
 class Scattered:
-    """On each node one GPU is taken by a pod that Deployments and Jobs make anew, and nobody else is there."""
+    """Nodes with one pod of one GPU each, of Deployments and Jobs."""
 
     def __init__(self, plane: ControlPlane, directory: Path, num_nodes: int, *, extender: bool) -> None:
         self.plane = plane
@@ -60,7 +60,7 @@ class Scattered:
         self._fill(num_nodes)
 
     def _fill(self, num_nodes: int) -> None:
-        """Pods of three GPUs leave one on each node for those that stay."""
+        """Create one pod per node: fillers of three GPUs leave room for only one."""
         self.cluster.add_nodes(*(gpu_node(f"n{number:02}", gpus=GPUS) for number in range(num_nodes)))
         for number in range(num_nodes):
             self.cluster.submit(f"filler-{number}", gpus=GPUS - 1, schedulingGates=GATES)
@@ -75,17 +75,17 @@ class Scattered:
         wait_until(lambda: not self._on("filler"), WITHIN_S, "only one GPU of each node is taken")
 
     def pods(self) -> list[Manifest]:
-        """As the witness knows them."""
+        """The pods that the witness has seen."""
         seen = self.witness.seen
         return self._loop.call(lambda: [dict(pod) for pod in seen.pods.values()])
 
     def _on(self, prefix: str) -> list[str]:
-        """Nodes of the ready pods whose names begin so."""
+        """Nodes of the ready pods by the prefix of their names."""
         there = [pod for pod in self.pods() if pod["metadata"]["name"].startswith(prefix)]
         return [pod["spec"]["nodeName"] for pod in there if worlds.ready(pod)]
 
     def gang(self, size: int) -> None:
-        """A gang of whole nodes comes, and waits."""
+        """Create a gang of whole nodes, and wait until it waits."""
         annotations = {"kerf.dev/gang": "train", "kerf.dev/gang-size": str(size)}
         for number in range(size):
             self.cluster.submit(f"g{number}", gpus=GPUS, annotations=annotations, schedulingGates=GATES)
@@ -96,7 +96,7 @@ class Scattered:
         wait_until(lambda: all(waits(f"g{number}") for number in range(size)), WITHIN_S, "the gang waits")
 
     def ask(self, path: str, body: object) -> Any:
-        """What Kerf answers an operator."""
+        """Kerf's answer to an operator."""
         headers = {"Authorization": f"Bearer {TOKEN}"}
         request = urllib.request.Request(self.kerf.url + path, json.dumps(body).encode(), headers, method="POST")
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -112,15 +112,13 @@ class Scattered:
 
     def judge(self, num_moves: int) -> None:
         """No promise was broken, and as many pods were evicted as planned."""
-        wait_until(lambda: self._owned() == sum(owner.replicas for owner in self.owners), WITHIN_S, "all run again")
+        num_owned = sum(owner.replicas for owner in self.owners)
+        wait_until(lambda: len(self._on("work")) == num_owned, WITHIN_S, "all run again")
         journal = self.witness.journal
         assert journal is not None
         told = self._loop.call(journal.copy)
         assert checker.replay(told) == []
         assert checker.num_moved(told) == num_moves
-
-    def _owned(self) -> int:
-        return len(self._on("work"))
 
     def close(self) -> None:
         for path in (*manifests.PATHS.values(), manifests.BUDGETS):
@@ -141,7 +139,7 @@ class Scattered:
 
 
 def _owners(num_nodes: int) -> Iterator[OwnerPlan]:
-    """Two pods each: Deployments of which one has to stay available, some of which both, and Jobs."""
+    """Deployments and Jobs of two pods; of Deployments one or both have to stay available."""
     for number in range(num_nodes // 2):
         name, kinds = f"work-{number:02}", (Owner.DEPLOYMENT, Owner.JOB, Owner.DEPLOYMENT)
         kind = kinds[number % 3]
@@ -151,7 +149,7 @@ def _owners(num_nodes: int) -> Iterator[OwnerPlan]:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane with what makes pods anew, and what counts disruptions."""
+    """A control plane with the controllers of workloads and disruption budgets."""
     with ControlPlane(tmp_path_factory.mktemp("gangs"), users={"kerf": SERVICE_ACCOUNT}) as running:
         running.apply(RBAC, QUEUE_RBAC)
         running.grant("kerf", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]})

@@ -1,11 +1,16 @@
-"""All that runs as the planner sees it: what a restart loses, and who stays where they are, and why."""
+"""Running pods as the planner sees them: what they hold, what a restart loses, which pods stay, and why."""
 
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from extender.core.bookings import book, writable_copy
+from extender.kube import objects
 from extender.kube.objects import unix_time
+from extender.ledger.ledger import Ledger
+from extender.parts.defrag.checks import priority_at_least, priority_at_most
 from extender.parts.defrag.facts import Costs
 from extender.parts.defrag.movable import (
     _MAX_CONDITIONS,
@@ -14,191 +19,191 @@ from extender.parts.defrag.movable import (
     Budgets,
     Job,
     Jobs,
-    Resident,
+    ListedPod,
+    _booking_of,
     _cost_of,
-    _priority_at_least,
+    _gpus_held,
     _stays,
-    priority_at_most,
     residents,
+    restart_times,
 )
 from extender.plugins.holdings import Holding, Part, whole_gpus
+from tests.api.bodies import Manifest, node, pod
+from tests.golden import Golden
 from tests.parts.defrag.clusters import STARTED, budget, running
 
 NOW = unix_time(STARTED) + 1000.0
 
 
-def resident(**changes: Any) -> Resident:
+def read(*manifests: dict[str, Any]) -> list[ListedPod]:
+    return list(residents(msgspec.json.encode({"items": manifests})))
+
+
+def resident(**changes: Any) -> ListedPod:
     """A pod of a ReplicaSet on two GPUs; `changes` as of `running`, or `spec__...`, `metadata__...`, `status__...`."""
     parts = {key: changes.pop(key) for key in list(changes) if "__" in key}
     manifest = running("a", "n-0", 2, **changes)
     for key, value in parts.items():
         part, _, name = key.partition("__")
         manifest[part][name] = value
-    [found] = residents(msgspec.json.encode({"items": [manifest]}))
+    [found] = read(manifest)
     return found
 
 
-@pytest.mark.parametrize(
-    ("holding", "annotations", "expected"),
-    [
-        # GPUs x (1000 s since the start + 60 s until it works again)
-        pytest.param(whole_gpus(2), {}, 2 * 1060, id="since its start"),
-        pytest.param(whole_gpus(0), {}, 0, id="without GPUs"),
-        pytest.param(Holding(1, (Part(0, 250, 4096),)), {}, 265, id="a share"),
-        pytest.param(whole_gpus(2), {"kerf.dev/last-checkpoint": "2026-11-21T06:15:00Z"}, 2 * 160, id="checkpoint"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2026-11-21T07:15:00+01:00"}, 160, id="zone"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2036-01-01T00:00:00Z"}, 1060, id="in the future"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2026-11-21T06:17:10Z"}, 60, id="by another clock"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "2020-01-01T00:00:00Z"}, 1060, id="before its start"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "yesterday"}, 1060, id="unreadable"),
-        pytest.param(whole_gpus(1), {"kerf.dev/last-checkpoint": "9" * 5000}, 1060, id="long"),
-    ],
-)
-def test_cost_of_a_restart(holding: Holding, annotations: dict[str, str], expected: float) -> None:
-    assert _cost_of(resident(annotations=annotations).pod, holding, Costs(), NOW) == expected
+def budgets_of(*manifests: dict[str, Any]) -> Budgets:
+    return Budgets(msgspec.convert(manifests, list[Budget]))
 
 
-def test_restarts_of_an_owner_take_as_long_as_they_are_known_to() -> None:
+def why_stays(found: ListedPod, *budgets: dict[str, Any], costs: Costs | None = None, gated: Any = None) -> str:
+    return found.fault or _stays(found.pod, found.demands, budgets_of(*budgets), costs or Costs(), gated)
+
+
+# Costs
+
+
+def test_a_restart_loses_the_time_since_the_start_or_the_last_checkpoint_and_the_time_to_work_again() -> None:
+    for holding, checkpoint, expected in (
+        (whole_gpus(2), "", 2 * 1060),
+        (whole_gpus(0), "", 0),
+        (Holding(1, (Part(0, 250, 4096),)), "", 265),
+        (whole_gpus(2), "2026-11-21T06:15:00Z", 2 * 160),
+        (whole_gpus(1), "2026-11-21T07:15:00+01:00", 160),
+        (whole_gpus(1), "2036-01-01T00:00:00Z", 1060),
+        (whole_gpus(1), "2026-11-21T06:17:10Z", 60),  # within the clock skew
+        (whole_gpus(1), "2020-01-01T00:00:00Z", 1060),
+        (whole_gpus(1), "yesterday", 1060),
+        (whole_gpus(1), "9" * 5000, 1060),
+    ):
+        annotations = {"kerf.dev/last-checkpoint": checkpoint} if checkpoint else {}
+        assert _cost_of(resident(annotations=annotations).pod, holding, Costs(), NOW) == expected
     costs = Costs(60.0, {"default/ReplicaSet/of-a": 600.0})
     assert _cost_of(resident().pod, whole_gpus(1), costs, NOW) == 1600
 
 
-PVC = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-PORT = [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]
-APART = {
-    "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
-}
-MOVABLE = {"annotations": {"kerf.dev/movable": "true"}}
+def started(name: str, seconds: int | None, app: str = "web", **changes: Any) -> dict[str, Any]:
+    """A pod of a ReplicaSet that was ready this long after it had its node; None: it is not."""
+    made = running(name, "n-0", **changes)
+    for reference in made["metadata"].get("ownerReferences", []):
+        reference["name"] = app
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": STARTED}
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": STARTED}
+    if seconds is not None:
+        minute, second = divmod(seconds, 60)
+        ready |= {"status": "True", "lastTransitionTime": f"2026-11-21T06:{minute:02d}:{second:02d}Z"}
+    made["status"]["conditions"] = [ready, placed]
+    return made
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        pytest.param({}, "", id="nothing holds it"),
-        pytest.param({"owner": ""}, "no controller", id="nobody would replace it"),
-        pytest.param({"owner": "StatefulSet"}, "", id="another controller"),
-        pytest.param({"owner": "ConfigMap"}, "ConfigMap makes no pods anew", id="what makes nothing"),
-        pytest.param({"owner": "ControllerRevision"}, "makes no pods anew", id="nothing of a group that does"),
-        pytest.param({"annotations": {"kerf.dev/movable": "false"}}, "kerf.dev/movable is 'false'", id="its own word"),
-        pytest.param({"annotations": {"kerf.dev/movable": "nope"}}, "kerf.dev/movable is 'nope'", id="a word unknown"),
-        pytest.param({"metadata__deletionTimestamp": STARTED}, "is going already", id="leaving"),
-        pytest.param({"status__phase": "Pending"}, "does not run yet", id="pulls its image"),
-        pytest.param({"metadata__namespace": "kube-system"}, "namespace kube-system is exempt", id="exempt"),
-        pytest.param({"spec__resourceClaims": [{"name": "gpu"}]}, "ResourceClaims", id="claims"),
-        pytest.param({"spec__priority": 2_000_001_000}, "critical", id="critical"),
-        pytest.param({"spec__priority": 2_000_001_000, **MOVABLE}, "", id="critical, and movable"),
-        pytest.param({"spec__volumes": PVC}, "its volumes", id="a volume"),
-        pytest.param({"spec__volumes": [{"name": "v", "ephemeral": {}}]}, "its volumes", id="an ephemeral claim"),
-        pytest.param({"spec__volumes": [{"name": "v", "emptyDir": {}}]}, "", id="scratch"),
-        pytest.param({"spec__volumes": PVC, **MOVABLE}, "", id="a volume, and movable"),
-        pytest.param({"spec__containers": PORT}, "host ports", id="a port of the host"),
-        pytest.param({"spec__affinity": APART}, "rules about other pods", id="apart from others"),
-        pytest.param({"spec__volumes": 3}, "can't be read", id="unreadable"),
-        pytest.param({"labels": {"app": "kept"}}, "more than one disruption budget", id="two budgets"),
-    ],
-)
-def test_who_stays(changes: dict[str, Any], why: str) -> None:
+def test_restart_times_are_the_median_of_an_owners_starts_within_bounds() -> None:
+    cases: list[tuple[list[int | None], float | None]] = [
+        ([30, 90, 600], 90),
+        ([30, 90], 60),
+        ([90, None], 90),
+        ([0], 15),  # at least a quarter of the default
+        ([960], 960),
+        ([961], None),  # above 16 times the default: it was unready since
+        ([90, 961], 90),
+        ([None], None),
+    ]
+    for seconds, expected in cases:
+        pods = read(*(started(f"p{number}", each) for number, each in enumerate(seconds)))
+        assert restart_times(pods, 60.0) == ({} if expected is None else {"default/ReplicaSet/web": expected})
+    assert restart_times(read(started("a", 100), started("b", 0, "db")), 0.0) == {"default/ReplicaSet/db": 0.0}
+
+
+def test_restart_times_are_by_namespace_kind_and_name_of_the_owner() -> None:
+    elsewhere = started("a", 400)
+    elsewhere["metadata"]["namespace"] = "elsewhere"
+    pods = read(elsewhere, started("b", 100), started("c", 200, "db"), started("d", 300, owner=""))
+    assert restart_times(pods, 60.0) == {
+        "elsewhere/ReplicaSet/web": 400,
+        "default/ReplicaSet/web": 100,
+        "default/ReplicaSet/db": 200,
+    }
+
+
+def test_impossible_times_are_ignored_or_within_bounds() -> None:
+    for kind in ("PodScheduled", "Ready"):
+        for time in (None, "", "soon", "9" * 400, "0001-01-01T00:00:00+23:59", "2026-11-21T05:00:00Z"):
+            made = started("a", 90)
+            for condition in made["status"]["conditions"]:
+                if condition["type"] == kind:
+                    condition["lastTransitionTime"] = time
+            assert restart_times(read(made), 60.0) in ({}, {"default/ReplicaSet/web": 15.0})
+
+
+# Which pods stay
+
+
+def test_why_a_running_pod_stays(golden: Golden) -> None:
+    volume = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    host_port = [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}
+    movable = {"annotations": {"kerf.dev/movable": "true"}}
+    pods: list[tuple[str, dict[str, Any]]] = [
+        ("running", {}),
+        ("no controller", {"owner": ""}),
+        ("pending", {"status__phase": "Pending"}),
+        ("critical", {"spec__priority": 2_000_000_000}),
+        ("almost critical", {"spec__priority": 1_999_999_999}),
+        ("critical, movable", {"spec__priority": 2_000_000_000, **movable}),
+        ("volume", {"spec__volumes": volume}),
+        ("ephemeral volume", {"spec__volumes": [{"name": "v", "ephemeral": {}}]}),
+        ("emptyDir", {"spec__volumes": [{"name": "v", "emptyDir": {}}]}),
+        ("volume, movable", {"spec__volumes": volume, **movable}),
+        ("host port", {"spec__containers": host_port}),
+        ("anti-affinity", {"spec__affinity": {"podAntiAffinity": rule}}),
+        ("unreadable", {"spec__volumes": 3}),
+        ("two budgets", {"labels": {"app": "kept"}}),
+    ]
     both = [budget("one", 1, {"app": "kept"}), budget("two", 1, {"app": "kept"})]
-    found = resident(**changes)
-    costs = Costs(exempt=frozenset({"kube-system"}))
-    told = found.fault or _stays(found.pod, found.demands, Budgets(_decoded(both)), costs, None)
-    assert (why in told) if why else not told, told
+    said = [(what, why_stays(resident(**changes), *both)) for what, changes in pods]
+    of_a, of_b = ("default", "owner-of-a"), ("other", "owner-of-a")
+    for what, costs in (
+        ("exempt", Costs(exempt=frozenset({"default"}))),
+        ("crowded controller", Costs(crowded=frozenset({of_a}))),
+        ("crowded controller elsewhere", Costs(crowded=frozenset({of_b}))),
+        ("resting controller", Costs(backing_off=frozenset({"owner-of-a"}))),
+        ("another resting controller", Costs(backing_off=frozenset({"owner-of-b"}))),
+    ):
+        said.append((what, why_stays(resident(), costs=costs)))
+    said += [(f"gated in {names}", why_stays(resident(), gated=frozenset(names))) for names in ([], ["default"])]
+    golden("defrag/staying_pods.txt", [f"{what}: {why or '-'}" for what, why in said])
 
 
-@pytest.mark.parametrize(
-    ("version", "kind", "moves"),
-    [
-        ("v1", "ReplicationController", True),
-        ("batch/v1", "Job", True),
-        ("jobset.x-k8s.io/v1alpha2", "JobSet", True),
-        ("kubeflow.org/v1", "PyTorchJob", True),
-        ("batch.volcano.sh/v1alpha1", "Job", True),
-        ("sparkoperator.k8s.io/v1beta2", "SparkApplication", True),
-        ("v1", "Pod", False),
-        ("coordination.k8s.io/v1", "Lease", False),
-        ("", "", False),
-    ],
-)
-def test_only_what_makes_pods_anew_is_a_controller(version: str, kind: str, moves: bool) -> None:
-    owner = {"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": True}
-    found = resident(metadata__ownerReferences=[owner])
-    assert (not _stays(found.pod, found.demands, Budgets([]), Costs(), None)) is moves
+def test_which_pods_a_budget_covers() -> None:
+    for selector, covers in (
+        (None, False),
+        ({}, True),
+        ({"matchLabels": {"app": "train"}}, True),
+        ({"matchLabels": {"app": "other"}}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["train"]}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "Near"}]}, True),  # unknown operators match
+    ):
+        manifest = budget("b", 1)
+        manifest["spec"]["selector"] = selector
+        budgets = budgets_of(manifest)
+        assert budgets.of(resident().pod.metadata) == (("default/b",) if covers else ())
+        assert budgets.of(resident(metadata__namespace="elsewhere").pod.metadata) == ()
 
 
-@pytest.mark.parametrize(
-    ("costs", "why"),
-    [
-        (Costs(crowded=frozenset({("default", "owner-of-a")})), "more than 64 pods wait"),
-        (Costs(crowded=frozenset({("other", "owner-of-a")})), ""),
-        (Costs(resting=frozenset({"owner-of-a"})), "left alone for a while"),
-        (Costs(resting=frozenset({"owner-of-b"})), ""),
-    ],
-)
-def test_whom_the_mover_would_refuse_or_has_lost_stays(costs: Costs, why: str) -> None:
-    found = resident()
-    told = _stays(found.pod, found.demands, Budgets([]), costs, None)
-    assert (why in told) if why else not told
-
-
-def _decoded(manifests: list[dict[str, Any]]) -> list[Budget]:
-    return msgspec.convert(manifests, list[Budget])
-
-
-@pytest.mark.parametrize(
-    ("labels", "enabled", "moves"),
-    [({}, (), False), ({"kerf.dev/queue": "enabled"}, (), True), ({}, ("default",), True),
-     ({"kerf.dev/queue": "disabled"}, ("default",), False), ({"genius/priority": "3"}, (), True)],
-)  # fmt: skip
-def test_who_would_not_wait_in_the_queue_again_stays_where_pods_are_moved(
-    labels: dict[str, str], enabled: tuple[str, ...], moves: bool
-) -> None:
-    found = resident(labels=labels)
-    told = _stays(found.pod, found.demands, Budgets([]), Costs(), frozenset(enabled))
-    assert (not told) is moves
-
-
-@pytest.mark.parametrize(
-    ("selector", "counts"),
-    [
-        pytest.param(None, False, id="none counts nobody"),
-        pytest.param({}, True, id="an empty one everybody"),
-        pytest.param({"matchLabels": {"app": "train"}}, True, id="labels"),
-        pytest.param({"matchLabels": {"app": "other"}}, False, id="other labels"),
-        pytest.param({"matchExpressions": [{"key": "app", "operator": "In", "values": ["train"]}]}, True, id="in"),
-        pytest.param(
-            {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["train"]}]}, False, id="not in"
-        ),
-        pytest.param({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, True, id="exists"),
-        pytest.param({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, False, id="does not"),
-        pytest.param({"matchExpressions": [{"key": "app", "operator": "Near"}]}, True, id="unknown: counted"),
-    ],
-)
-def test_whom_a_budget_counts(selector: dict[str, Any] | None, counts: bool) -> None:
-    manifest = budget("b", 1)
-    manifest["spec"]["selector"] = selector
-    budgets = Budgets(_decoded([manifest]))
-    assert budgets.of(resident().pod.metadata) == (("default/b",) if counts else ())
-    manifest["metadata"]["namespace"] = "elsewhere"
-    assert budgets.of(resident(metadata__namespace="elsewhere").pod.metadata) == ()
-
-
-def test_a_budget_that_was_not_worked_out_since_it_changed_allows_nothing() -> None:
+def test_a_budget_whose_status_is_older_than_its_spec_allows_nothing() -> None:
     manifest = budget("b", 3)
     manifest["metadata"]["generation"] = 2
-    manifest["status"]["observedGeneration"] = 1
-    assert Budgets(_decoded([manifest])).allowed == {"default/b": 0}
-    manifest["status"]["observedGeneration"] = 2
-    assert Budgets(_decoded([manifest])).allowed == {"default/b": 3}
+    for observed, allowed in ((1, 0), (2, 3)):
+        manifest["status"]["observedGeneration"] = observed
+        assert budgets_of(manifest).allowed == {"default/b": allowed}
 
 
-def test_a_budget_that_cannot_be_read_holds_its_namespace() -> None:
+def test_an_unreadable_budget_holds_its_namespace() -> None:
     assert "can't be read" in Budgets([], ["default"]).fault(resident().pod.metadata)
     assert not Budgets([], ["elsewhere"]).fault(resident().pod.metadata)
 
 
-def _not_in(name: str, *parts: int, namespace: str = "default") -> dict[str, Any]:
-    """A budget of conditions of so many values each, which hold for everybody."""
-    made = budget(name, 1, namespace=namespace)
+def _not_in(name: str, *parts: int) -> dict[str, Any]:
+    """A budget of conditions with these numbers of values, which hold for every pod."""
+    made = budget(name, 1)
     made["spec"]["selector"] = {
         "matchExpressions": [
             {"key": "app", "operator": "NotIn", "values": [f"v{value}" for value in range(number)]} for number in parts
@@ -207,72 +212,105 @@ def _not_in(name: str, *parts: int, namespace: str = "default") -> dict[str, Any
     return made
 
 
-@pytest.mark.parametrize(
-    ("most", "more"),
-    [
-        pytest.param([_not_in("b", _MAX_VALUES)], [_not_in("b", _MAX_VALUES, 1)], id="values"),
-        pytest.param([_not_in("b", *[0] * _MAX_CONDITIONS)], [_not_in("b", *[0] * (_MAX_CONDITIONS + 1))], id="of one"),
-        pytest.param([budget("b", 1)], [_not_in(f"b{n}", _MAX_VALUES // 3) for n in range(4)], id="of several"),
-    ],
-)
-def test_budgets_that_say_too_much_hold_their_namespace_alone(
-    most: list[dict[str, Any]], more: list[dict[str, Any]]
-) -> None:
-    assert not Budgets(_decoded(most)).fault(resident().pod.metadata)
-    assert Budgets(_decoded(most)).of(resident().pod.metadata) == ("default/b",)
-    budgets = Budgets(_decoded([*more, budget("near", 1, namespace="elsewhere")]))
-    assert "say too much to be read" in budgets.fault(resident().pod.metadata)
-    near = resident(metadata__namespace="elsewhere").pod.metadata
-    assert (budgets.fault(near), budgets.of(near)) == ("", ("elsewhere/near",))
+def test_too_large_budgets_hold_their_own_namespace_only() -> None:
+    for most, more in (
+        ([_not_in("b", _MAX_VALUES)], [_not_in("b", _MAX_VALUES, 1)]),
+        ([_not_in("b", *[0] * _MAX_CONDITIONS)], [_not_in("b", *[0] * (_MAX_CONDITIONS + 1))]),
+        ([budget("b", 1)], [_not_in(f"b{n}", _MAX_VALUES // 3) for n in range(4)]),
+    ):
+        assert not budgets_of(*most).fault(resident().pod.metadata)
+        assert budgets_of(*most).of(resident().pod.metadata) == ("default/b",)
+        budgets = budgets_of(*more, budget("near", 1, namespace="elsewhere"))
+        assert "are too large" in budgets.fault(resident().pod.metadata)
+        near = resident(metadata__namespace="elsewhere").pod.metadata
+        assert (budgets.fault(near), budgets.of(near)) == ("", ("elsewhere/near",))
 
 
-def test_pods_of_equal_labels_are_held_against_a_budget_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[object] = []
+def test_a_budget_is_matched_once_for_equal_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    matched: list[object] = []
 
     def holds(condition: object, labels: object, *, unknown: bool) -> bool:
-        looks.append(labels)
+        matched.append(labels)
         return True
 
-    monkeypatch.setattr("extender.planning.demands.Condition.holds", holds)
-    budgets = Budgets(_decoded([budget("b", 1, {"app": "x"})]))
+    monkeypatch.setattr("extender.planning.demands.LabelRequirement.holds", holds)
+    budgets = budgets_of(budget("b", 1, {"app": "x"}))
     for labels in ({"app": "x"}, {"app": "y"}) * 50:
         budgets.of(resident(labels=labels).pod.metadata)
-    assert looks == [{"app": "x"}, {"app": "y"}]
+    assert matched == [{"app": "x"}, {"app": "y"}]
 
 
-IGNORES = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
-NOT = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}]}
-LATE = {"rules": [{"action": "FailJob", "onExitCodes": {"values": [143]}}, *IGNORES["rules"]]}
-
-
-@pytest.mark.parametrize(
-    ("spec", "failed", "num_pods", "moves"),
-    [
-        pytest.param({}, 0, 1, True, id="6 failures by default"),
-        pytest.param({"backoffLimit": 0}, 0, 1, False, id="no failure"),
-        pytest.param({"backoffLimit": 0, "podFailurePolicy": IGNORES}, 0, 1, True, id="evictions are none"),
-        pytest.param({"backoffLimit": 0, "podFailurePolicy": NOT}, 0, 1, False, id="what was not evicted is none"),
-        pytest.param({"backoffLimit": 0, "podFailurePolicy": LATE}, 0, 1, False, id="another rule comes first"),
-        pytest.param({"backoffLimit": 2}, 2, 1, False, id="used up"),
-        pytest.param({"backoffLimit": 2}, 1, 1, True, id="one left"),
-        pytest.param({"backoffLimit": 2}, 0, 3, False, id="more pods than failures"),
-        pytest.param({"backoffLimit": 9, "backoffLimitPerIndex": 1}, 0, 3, True, id="each index has its own"),
-        pytest.param({"backoffLimit": 9, "backoffLimitPerIndex": 0}, 0, 1, False, id="none of an index"),
-        pytest.param({"backoffLimit": 0, "backoffLimitPerIndex": 1}, 0, 1, False, id="one of an index, none of all"),
-        pytest.param({"backoffLimitPerIndex": 1}, 9, 9, True, id="each index has its own, and nothing else is said"),
-    ],
-)
-def test_jobs_that_would_fail_keep_their_pods(spec: dict[str, Any], failed: int, num_pods: int, moves: bool) -> None:
-    job = {"metadata": {"uid": "owner-of-a"}, "spec": spec, "status": {"failed": failed}}
-    pods = [resident(owner="Job", metadata__uid=f"uid-{number}").pod.metadata for number in range(num_pods)]
-    told = Jobs(msgspec.convert([job], list[Job])).stays(pods)
-    assert set(told) == (set() if moves else {pod.uid for pod in pods}), told
+def test_pods_of_jobs_that_their_evictions_would_fail_stay() -> None:
+    ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    other = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "False"}]}
+    late = [{"action": "FailJob", "onExitCodes": {"values": [143]}}, ignore]
+    for spec, failed, num_pods, moves in (
+        ({}, 0, 6, True),  # the default limit
+        ({}, 0, 7, False),
+        ({"backoffLimit": 0}, 0, 1, False),
+        ({"backoffLimit": 0, "podFailurePolicy": {"rules": [ignore]}}, 0, 1, True),
+        ({"backoffLimit": 0, "podFailurePolicy": {"rules": [other]}}, 0, 1, False),
+        ({"backoffLimit": 0, "podFailurePolicy": {"rules": late}}, 0, 1, False),
+        ({"backoffLimit": 2}, 2, 1, False),
+        ({"backoffLimit": 2}, 1, 1, True),
+        ({"backoffLimit": 9, "backoffLimitPerIndex": 1}, 0, 3, True),
+        ({"backoffLimit": 9, "backoffLimitPerIndex": 0}, 0, 1, False),
+        ({"backoffLimit": 0, "backoffLimitPerIndex": 1}, 0, 1, False),
+        ({"backoffLimitPerIndex": 1}, 9, 9, True),
+    ):
+        job = {"metadata": {"uid": "owner-of-a"}, "spec": spec, "status": {"failed": failed}}
+        pods = [resident(owner="Job", metadata__uid=f"uid-{number}").pod.metadata for number in range(num_pods)]
+        stays = Jobs(msgspec.convert([job], list[Job])).stays(pods)
+        assert set(stays) == (set() if moves else {pod.uid for pod in pods}), spec
 
 
 def test_nobody_gains_by_a_label() -> None:
-    pod = resident(labels={"genius/priority": "1000000"}, spec__priority=5).pod
-    assert (_priority_at_least(pod), priority_at_most(pod)) == (1_000_000, 5), "it stays, and moves nobody by it"
-    pod = resident(labels={"genius/priority": "-3"}, spec__priority=5).pod
-    assert (_priority_at_least(pod), priority_at_most(pod)) == (5, -3)
-    pod = resident(labels={"genius/priority": "much"}, spec__priority=5).pod
-    assert (_priority_at_least(pod), priority_at_most(pod)) == (5, 5)
+    """A label may keep its pod from moving, but not move others for it."""
+    for label, to_move, target in (("1000000", 1_000_000, 5), ("-3", 5, -3), ("much", 5, 5)):
+        pod = resident(labels={"genius/priority": label}, spec__priority=5).pod
+        assert (priority_at_least(pod), priority_at_most(pod)) == (to_move, target)
+
+
+ARRAYS = (
+    *("gpu_free_milli", "gpu_free_mib", "gpu_slices", "untracked_units", "num_served", "num_unserved"),
+    *("cpu_free_milli", "memory_free_mib"),
+)
+SHARE = {"kerf.dev/gpu-share": "400", "kerf.dev/assigned-share": "400", "kerf.dev/assigned-memory-mib": "8192"}
+
+
+def held(name: str, gpus: int | None, assigned: str | None, **annotations: str) -> Manifest:
+    given = {} if assigned is None else {"kerf.dev/assigned-gpus": assigned}
+    return pod(name, gpus, node_name="n", annotations={**given, **annotations})
+
+
+def test_when_all_pods_leave_the_node_is_as_empty_as_before() -> None:
+    shares = [held("a", None, "0", **SHARE), held("b", None, "0", **SHARE)]
+    for machine, pods in (
+        (node("n", 4), [held("a", 2, "0,3"), held("b", 1, "1")]),
+        (node("n", 4), [held("a", 2, None), held("b", 1, "1")]),  # of unknown index
+        (node("n", 4), shares),
+        (node("n", 4), [shares[0], held("b", 2, "1,2")]),
+        (node("n", shared=4), [pod("a", node_name="n", annotations={}), held("b", 1, None)]),
+        (node("n", 4), [pod("a", node_name="n"), held("b", 4, "0,1,2,3")]),
+    ):
+        ledger = Ledger(reservation_ttl_s=30.0)
+        ledger.upsert_node(msgspec.convert(machine, objects.Node))
+        empty = ledger.snapshot(0.0)
+        sizes = {}
+        for manifest in pods:
+            one = msgspec.convert(manifest, objects.Pod)
+            ledger.upsert_pod(one, 0.0)
+            sizes[one.metadata.uid] = (4000, 16 * 1024)
+        found = writable_copy(ledger.snapshot(0.0))
+        for claim in ledger.allocations_on("n"):
+            book(found, 0, _booking_of(found, 0, claim.held, *sizes.pop(claim.uid)), 1)
+        for cpu, memory in sizes.values():
+            book(found, 0, _booking_of(found, 0, Holding(0), cpu, memory), 1)
+        for name in ARRAYS:
+            assert np.array_equal(getattr(found, name), getattr(empty, name)), name
+
+
+def test_shares_are_counted_as_fractions_of_a_gpu() -> None:
+    assert _gpus_held(whole_gpus(3)) == 3
+    assert _gpus_held(Holding(2, (Part(0, 500, 1024), Part(1, 250, 1024)))) == 0.75
+    assert _gpus_held(Holding(0, (), (("1g.10gb", 2),))) == 0

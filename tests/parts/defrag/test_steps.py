@@ -1,507 +1,429 @@
-"""Following the pods of a step: who replaces whom, for how long anything is waited for, and what is told of it."""
+"""Following the pods of a step: which pods are replacements, and how long the mover waits for each stage."""
 
 import logging
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from extender.kube.client import ApiError, ClusterError
 from extender.kube.watches import PODS
 from extender.queueing.pods.objects import decode_pod
-from tests.parts.defrag.rigs import LIMITS, MOVE_V, Defrag, MoverApi, move, plan, scattered
-from tests.parts.defrag.test_starts import told
-from tests.parts.defrag.test_without_gate import comes
+from tests.parts.defrag.rigs import (
+    BOTH,
+    LIMITS,
+    MOVE_V,
+    Defrag,
+    MoverApi,
+    evicted,
+    gang,
+    move,
+    plan,
+    scattered,
+    stopped,
+)
 from tests.queueing.rigs import GATES
-
-STARTED_S = 2048.0
 
 
 class CountingApi(MoverApi):
-    """Counts how often a pod is looked at."""
+    """Counts reads of pod v2."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.looked = 0
+        self.num_reads = 0
         self.refuse_read: ClusterError | None = None
 
     async def get(self, path: str, query: object = None) -> bytes:
-        self.looked += path.endswith("/pods/v2")
+        self.num_reads += path.endswith("/pods/v2")
         if self.refuse_read is not None and "/pods/" in path:
             raise self.refuse_read
         return await super().get(path, query)
 
 
-def evicted() -> Defrag:
-    """v is asked to go, at STARTED_S."""
-    defrag = scattered(api=CountingApi())
-    defrag.rig.now = STARTED_S
-    defrag.begin(MOVE_V)
-    defrag.tick(0.0)
-    assert defrag.api.evicted == ["v"]
+def released() -> tuple[Defrag, CountingApi]:
+    """v has gone, and its replacement v2 was released to its place."""
+    api = CountingApi()
+    defrag = evicted(api=api)
+    defrag.play("v2 replaces v, tick 0")
+    assert (defrag.node_of("v2"), defrag.moves) == ("b", [("starting", "")])
+    return defrag, api
+
+
+def gone_late() -> Defrag:
+    """v has gone as late as it may."""
+    defrag = evicted()
+    defrag.tick(LIMITS.replace_s)
+    defrag.play("v leaves, tick 0")
     return defrag
 
 
-def let_go() -> Defrag:
-    """v has gone, and v2 was let go for its place, at STARTED_S."""
+def roomless() -> Defrag:
+    """The replacement v2 needs more than its place has."""
     defrag = evicted()
-    defrag.leaves("v")
-    defrag.waits("v2")
-    defrag.tick(0.0)
-    assert (defrag.node_of("v2"), told(defrag)) == ("b", [("starting", "")])
-    return defrag
-
-
-def unheard(defrag: Defrag, name: str = "v2", **status: Any) -> None:
-    """No watch tells of a pod any more."""
-    pod = decode_pod(defrag.api.pods[name])
-    defrag.rig.hub.cache(PODS).remove(pod)
-    defrag.rig.ledger.release(name)
-    defrag.api.pods[name]["status"] |= status
-
-
-# For how long anything is waited for
-
-
-def test_a_pod_that_does_not_go_is_waited_for_as_long_as_it_may_take() -> None:
-    defrag = evicted()
-    defrag.tick(LIMITS.replace_s)
-    assert told(defrag) == [("evicting", "")]
-    defrag.tick(0.5)
-    assert told(defrag) == [("lost", "is still on node a after 100 s")]
-    assert defrag.why == "pod ns/v is still on node a after 100 s"
-
-
-def test_a_replacement_that_does_not_come_is_waited_for_from_when_the_pod_had_gone() -> None:
-    defrag = evicted()
-    defrag.tick(LIMITS.replace_s)
-    defrag.leaves("v")
-    defrag.tick(0.0)
-    defrag.tick(LIMITS.replace_s)
-    assert told(defrag) == [("coming", "")]
-    defrag.tick(0.5)
-    assert told(defrag) == [("lost", "has no replacement in the queue after 100 s")]
-
-
-def test_a_replacement_that_finds_no_room_is_waited_for_and_says_so() -> None:
-    defrag = evicted()
-    defrag.leaves("v")
-    defrag.waits("v2", 3)
-    defrag.tick(0.0)
-    why = "no room for it on node b"
-    assert told(defrag) == [("coming", why)]
+    defrag.play("v leaves, v2 waits for 3, tick 0")
     assert defrag.why == "pod ns/v2, the replacement of ns/v, has no room on node b"
-    defrag.tick(LIMITS.replace_s)
-    assert told(defrag) == [("coming", why)]
-    defrag.tick(0.5)
-    assert told(defrag) == [("lost", f"has a replacement that found no room after 100 s: {why}")]
+    return defrag
 
 
-def test_a_replacement_that_finds_room_elsewhere_says_why_it_is_there() -> None:
-    defrag = evicted()
-    defrag.leaves("v")
-    defrag.waits("v2", 3)
+def unheard() -> Defrag:
+    """No watch reports the released replacement."""
+    defrag, _ = released()
+    defrag.unheard("v2")
+    return defrag
+
+
+def bound() -> Defrag:
+    """The replacement is bound, but does not run: its node is open."""
+    defrag, _ = released()
+    assert defrag.kept == ["a", "b"]
+    defrag.bind("v2", phase="Pending")
     defrag.tick(0.0)
+    assert defrag.kept == ["a"]
+    return defrag
+
+
+def test_each_stage_has_its_time_and_then_the_move_is_lost() -> None:
+    full = "no room for it on node b"
+    cases: list[tuple[Callable[[], Defrag], float, tuple[str, str], str]] = [
+        (evicted, LIMITS.replace_s, ("evicting", ""), "is still on node a after 100 s"),
+        (gone_late, LIMITS.replace_s, ("coming", ""), "has no replacement in the queue after 100 s"),
+        (roomless, LIMITS.replace_s, ("coming", full), f"has a replacement that found no room after 100 s: {full}"),
+        (lambda: released()[0], LIMITS.start_s, ("starting", ""), "has a replacement without a node after 200 s"),
+        (unheard, LIMITS.start_s, ("starting", ""), "has a replacement without a node after 200 s"),
+        (bound, LIMITS.start_s, ("starting", ""), "has a replacement that is not ready after 200 s"),
+    ]
+    for begun, limit_s, stage, why in cases:
+        defrag = begun()
+        defrag.tick(limit_s)
+        assert (defrag.moves, defrag.free("b")) == ([stage], 0)
+        defrag.tick(0.5)
+        assert defrag.moves == [("lost", why)]
+        stopped(defrag, "has no room on node b" if begun is roomless else f"pod ns/v {why}")
+
+
+def test_a_replacement_that_finds_room_elsewhere_is_lost() -> None:
+    defrag = roomless()
     defrag.node("roomy", 3)
     defrag.tick(0.0)
     assert defrag.node_of("v2") == "roomy"
     defrag.tick(0.0)
-    assert told(defrag) == [("starting", "no room for it on node b")]
-    defrag.bind("v2")
-    defrag.tick(0.0)
-    assert told(defrag) == [("lost", "has its replacement on node roomy instead of b")]
+    assert defrag.moves == [("starting", "no room for it on node b")]
+    defrag.play("v2 is bound, tick 0")
+    assert defrag.moves == [("lost", "has its replacement on node roomy instead of b")]
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_replacement_that_gets_no_node_is_waited_for_from_when_it_was_let_go(heard: bool) -> None:
-    defrag = let_go()
-    if not heard:
-        unheard(defrag)
-    defrag.tick(LIMITS.start_s)
-    assert (told(defrag), defrag.free("b")) == ([("starting", "")], 0)
-    defrag.tick(0.5)
-    assert told(defrag) == [("lost", "has a replacement without a node after 200 s")]
-
-
-def test_a_replacement_that_does_not_get_ready_is_waited_for_and_needs_its_node_kept_no_more() -> None:
-    defrag = let_go()
-    assert defrag.mover.state().kept == ["a", "b"]
-    defrag.bind("v2", phase="Pending")
-    defrag.tick(LIMITS.start_s)
-    assert (told(defrag), defrag.mover.state().kept) == ([("starting", "")], ["a"])
-    defrag.tick(0.5)
-    assert told(defrag) == [("lost", "has a replacement that is not ready after 200 s")]
-
-
-READY, UNREADY = ({"type": "Ready", "status": status} for status in ("True", "False"))
-
-
-@pytest.mark.parametrize(
-    ("status", "runs"),
-    [
+def test_a_replacement_has_moved_once_it_is_ready_or_runs_without_that_condition() -> None:
+    scheduled = {"type": "PodScheduled", "status": "True"}
+    for status, runs in (
         ({"phase": "Running"}, True),
-        ({"phase": "Running", "conditions": [READY]}, True),
-        ({"phase": "Running", "conditions": [UNREADY]}, False),
-        ({"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}, True),
-        ({"phase": "Pending"}, False),
-        ({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}, False),
-    ],
-)
-def test_a_replacement_has_its_place_once_it_is_ready_or_runs_and_nobody_tells(
-    status: dict[str, Any], runs: bool
-) -> None:
-    defrag = let_go()
-    defrag.bind("v2")
-    defrag.api.pods["v2"]["status"] = status
-    defrag.told(decode_pod(defrag.api.pods["v2"]))
-    defrag.tick()
-    assert told(defrag) == [("done" if runs else "starting", "")]
-    assert defrag.mover.counts.moved == runs
+        ({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, True),
+        ({"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}, False),
+        ({"phase": "Running", "conditions": [scheduled]}, True),
+        ({"phase": "Pending", "conditions": [scheduled]}, False),
+    ):
+        defrag, _ = released()
+        defrag.bind("v2")
+        defrag.api.pods["v2"]["status"] = status
+        defrag.told(decode_pod(defrag.api.pods["v2"]))
+        defrag.tick()
+        assert defrag.moves == [("done" if runs else "starting", "")]
+        assert defrag.mover.counts.moved == runs
 
 
-# Replacements that nobody tells of
+# Replacements that no watch reports
 
 
-def test_a_replacement_that_no_watch_tells_of_is_looked_at_every_two_seconds() -> None:
-    defrag = let_go()
-    api = defrag.api
-    assert isinstance(api, CountingApi)
-    api.looked = 0
-    unheard(defrag)
+def test_a_replacement_that_no_watch_reports_is_read_every_two_seconds_and_holds_its_place() -> None:
+    for bound in (False, True):
+        defrag, api = released()
+        if bound:
+            defrag.api.pods["v2"]["spec"]["nodeName"] = "b"
+        defrag.unheard("v2")
+        api.num_reads = 0
+        defrag.tick(0.0)
+        for later_s, num_reads in ((2.0, 0), (0.5, 1), (2.0, 1), (0.5, 2)):
+            defrag.tick(later_s)
+            assert api.num_reads == num_reads
+        assert defrag.claimed("v2") == ("" if bound else "b")
+        assert defrag.moves == [("starting", "")]
+
+
+def test_a_replacement_that_succeeded_unseen_has_moved_once_it_can_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "extender.parts.defrag.steps")
+    defrag, api = released()
+    defrag.unheard("v2", phase="Succeeded")
+    api.refuse_read = ApiError(503, "ServiceUnavailable", "etcd")
+    defrag.play("tick 0, tick 3")
+    assert (defrag.moves, defrag.why) == ([("starting", "")], "")
+    assert f"making room: the replacement of pod ns/v can't be read: {api.refuse_read}" in caplog.messages
+    api.refuse_read = None
     defrag.tick(0.0)
-    defrag.tick(2.0)
-    assert api.looked == 0
-    defrag.tick(0.5)
-    assert api.looked == 1
-    defrag.tick(2.0)
-    assert api.looked == 1
-    defrag.tick(0.5)
-    assert api.looked == 2
-    assert told(defrag) == [("starting", "")]
+    assert (defrag.moves, defrag.why, defrag.mover.counts.moved) == ([("done", "")], "", 1)
 
 
-@pytest.mark.parametrize("bound", [False, True])
-def test_a_replacement_without_a_node_that_no_watch_tells_of_holds_its_place(bound: bool) -> None:
-    defrag = let_go()
-    if bound:
-        defrag.api.pods["v2"]["spec"]["nodeName"] = "b"
-    unheard(defrag)
-    defrag.tick(0.0)
-    defrag.tick(3.0)
-    claim = defrag.rig.ledger.claim("v2")
-    assert (claim.node if claim is not None else "") == ("" if bound else "b")
-    assert told(defrag) == [("starting", "")]
-
-
-def test_a_replacement_that_ended_well_before_anybody_told_has_moved() -> None:
-    defrag = let_go()
-    unheard(defrag, phase="Succeeded")
-    defrag.tick(0.0)
-    defrag.tick(3.0)
-    assert (told(defrag), defrag.why, defrag.mover.counts.moved) == ([("done", "")], "", 1)
-
-
-@pytest.mark.parametrize("gone", [False, True], ids=["it failed", "it is gone"])
-def test_a_replacement_that_came_to_nothing_is_waited_for_anew_and_the_plan_stops(gone: bool) -> None:
-    defrag = let_go()
-    unheard(defrag, phase="Failed")
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_replacement_that_failed_or_disappeared_unseen_stops_the_plan_and_another_one_is_awaited(gone: bool) -> None:
+    defrag, _ = released()
+    defrag.unheard("v2", phase="Failed")
     if gone:
         del defrag.api.pods["v2"]
-    defrag.tick(0.0)
-    defrag.tick(3.0)
-    assert told(defrag) == [("coming", "its replacement went, too")]
-    assert (defrag.why, defrag.mover.state().kept) == ("the replacement of pod ns/v is gone", ["b"])
+    defrag.play("tick 0, tick 3")
+    assert defrag.moves == [("coming", "its replacement disappeared")]
+    assert (defrag.why, defrag.kept) == ("the replacement of pod ns/v is gone", ["b"])
     defrag.tick(LIMITS.replace_s)
-    assert told(defrag) == [("coming", "its replacement went, too")]
+    if gone:
+        defrag.play("v3 waits, tick 0")
+        assert (defrag.node_of("v3"), defrag.stages) == ("b", ["starting"])
+        return
     defrag.tick(0.5)
-    assert told(defrag) == [("lost", "has no replacement in the queue after 100 s: its replacement went, too")]
+    assert defrag.moves == [("lost", "has no replacement in the queue after 100 s: its replacement disappeared")]
     defrag.tick()
     [progress] = defrag.api.record.progress
     assert (progress.known, progress.replacement) == (["v2"], "")
 
 
-def test_what_can_not_be_read_of_a_replacement_now_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "extender.parts.defrag.steps")
-    defrag = let_go()
-    api = defrag.api
-    assert isinstance(api, CountingApi)
-    unheard(defrag, phase="Succeeded")
-    api.refuse_read = ApiError(503, "ServiceUnavailable", "etcd")
-    defrag.tick(0.0)
-    defrag.tick(3.0)
-    assert (told(defrag), defrag.why) == ([("starting", "")], "")
-    assert f"making room: the replacement of pod ns/v can't be read: {api.refuse_read}" in caplog.messages
-    api.refuse_read = None
-    defrag.tick(0.0)
-    assert told(defrag) == [("done", "")]
+# Which pods are replacements
 
 
-# Who replaces whom
-
-
-def two_of_one(*, gang: bool = False, node: str = "b") -> Defrag:
-    """Two pods of one controller are asked to go in one step, from a to b and c; the target needs all of a."""
+def two_of_one(*, of_gang: bool = False) -> Defrag:
+    """A step in which two pods of one controller were evicted, from a to b and c; the target needs all of a."""
     defrag = Defrag()
     for name in "abc":
         defrag.node(name, 2)
-    defrag.runs("w", "b", controller="other")
-    defrag.runs("x", "c", controller="other")
-    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"} if gang else {}
+    for name, node in (("w", "b"), ("x", "c")):
+        defrag.runs(name, node, controller="other")
     for name in ("v", "u"):
-        defrag.runs(name, "a", annotations=dict(notes))
+        defrag.runs(name, "a", annotations=gang(2) if of_gang else {})
     defrag.waits("big", 2, controller="")
     defrag.tick()
-    of = "ns/g" if gang else ""
-    defrag.begin(plan(move("v", "a", "b", gang=of), move("u", "a", "c", gang=of)))
+    name = "ns/g" if of_gang else ""
+    defrag.begin(plan(move("v", "a", "b", gang=name), move("u", "a", "c", gang=name)))
     defrag.tick()
     assert defrag.api.evicted == ["v", "u"]
     return defrag
 
 
-def comes_back(defrag: Defrag, name: str, gpus: int = 1, **fields: Any) -> None:
-    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"} if fields.pop("gang", False) else {}
-    defrag.waits(name, gpus, annotations=notes, **fields)
-
-
-@pytest.mark.parametrize("gang", [False, True])
-def test_the_replacements_of_a_step_wait_for_each_other_and_each_has_a_place_of_its_own(gang: bool) -> None:
-    defrag = two_of_one(gang=gang)
-    defrag.leaves("v")
-    comes_back(defrag, "first", gang=gang)
-    defrag.tick()
-    assert (defrag.node_of("first"), told(defrag)) == ("", [("coming", ""), ("evicting", "")])
-    defrag.leaves("u")
-    defrag.tick()
-    assert (defrag.node_of("first"), told(defrag)) == ("", [("coming", ""), ("coming", "")])
-    comes_back(defrag, "second", gang=gang)
-    comes_back(defrag, "third", gang=gang)
-    defrag.tick()
-    assert [defrag.node_of(name) for name in ("first", "second", "third")] == ["b", "c", ""]
-    assert told(defrag) == [("starting", ""), ("starting", "")]
-
-
-@pytest.mark.parametrize(("gang", "goes"), [(False, "b"), (True, "")])
-def test_where_one_replacement_of_a_step_finds_no_room_the_other_goes_unless_they_are_a_gang(
-    gang: bool, goes: str
-) -> None:
-    defrag = two_of_one(gang=gang)
-    for name in ("v", "u"):
-        defrag.leaves(name)
-    comes_back(defrag, "first", gang=gang)
-    comes_back(defrag, "second", 3, gang=gang)
-    defrag.tick()
-    assert (defrag.node_of("first"), defrag.node_of("second")) == (goes, "")
-    no_room = "no room for it on node c"
-    if gang:
-        assert told(defrag) == [("coming", "no room for it on node b"), ("coming", no_room)]
-        assert defrag.why == "pod ns/first, the replacement of ns/v, has no room on node b"
-    else:
-        assert told(defrag) == [("starting", ""), ("coming", no_room)]
-        assert defrag.why == "pod ns/second, the replacement of ns/u, has no room on node c"
-
-
-def test_a_replacement_that_is_deleted_while_it_waits_for_others_is_followed_by_another_one() -> None:
+def gone() -> Defrag:
+    """Both pods have gone."""
     defrag = two_of_one()
+    defrag.play("v leaves, u leaves, tick")
+    return defrag
+
+
+def nodes_of(defrag: Defrag, *names: str) -> list[str]:
+    return [defrag.node_of(name) for name in names]
+
+
+@pytest.mark.parametrize("of_gang", [False, True])
+def test_the_replacements_of_a_step_are_released_together(of_gang: bool) -> None:
+    defrag = two_of_one(of_gang=of_gang)
+    notes = gang(2) if of_gang else {}
     defrag.leaves("v")
-    comes_back(defrag, "first")
+    defrag.waits("first", annotations=dict(notes))
     defrag.tick()
-    defrag.leaves("first")
-    defrag.tick()
-    defrag.leaves("u")
+    assert (defrag.node_of("first"), defrag.moves) == ("", [("coming", ""), ("evicting", "")])
+    defrag.play("u leaves, tick")
+    assert (defrag.node_of("first"), defrag.moves) == ("", [("coming", ""), ("coming", "")])
     for name in ("second", "third"):
-        comes_back(defrag, name)
+        defrag.waits(name, annotations=dict(notes))
     defrag.tick()
-    assert [defrag.node_of(name) for name in ("second", "third")] == ["b", "c"]
-    for name in ("second", "third"):
-        defrag.bind(name)
-    defrag.tick()
+    assert nodes_of(defrag, "first", "second", "third") == ["b", "c", ""]
+    assert defrag.moves == [("starting", ""), ("starting", "")]
+
+
+def test_if_one_replacement_of_a_step_has_no_room_the_others_go_unless_they_are_a_gang() -> None:
+    no_room = "no room for it on node {}"
+    for of_gang, goes, moves, of in (
+        (False, "b", [("starting", ""), ("coming", no_room.format("c"))], "pod ns/second, the replacement of ns/u"),
+        (True, "", [("coming", no_room.format(node)) for node in "bc"], "pod ns/first, the replacement of ns/v"),
+    ):
+        defrag = two_of_one(of_gang=of_gang)
+        defrag.play("v leaves, u leaves")
+        for name, gpus in (("first", 1), ("second", 3)):
+            defrag.waits(name, gpus, annotations=gang(2) if of_gang else {})
+        defrag.tick()
+        assert nodes_of(defrag, "first", "second") == [goes, ""]
+        assert (defrag.moves, defrag.why.startswith(of)) == (moves, True)
+
+
+def test_a_replacement_deleted_while_it_waits_for_the_others_is_replaced_by_the_next() -> None:
+    defrag = two_of_one()
+    defrag.play("first replaces v, tick, first leaves, tick, second replaces u, third waits, tick")
+    assert nodes_of(defrag, "second", "third") == ["b", "c"]
+    defrag.play("second is bound, third is bound, tick")
     [v, u] = defrag.api.record.progress
     assert (v.known, v.replacement, u.known, u.replacement) == (["first"], "second", [], "third")
     assert defrag.phase == "placing"
 
 
-def test_pods_that_waited_before_are_no_replacements_whoever_asks_for_them() -> None:
+def test_pods_that_waited_before_the_eviction_are_no_replacements() -> None:
     defrag = scattered()
     defrag.waits("older", 2)
     defrag.begin(MOVE_V)
     defrag.tick()
     assert defrag.api.record.progress[0].known == ["older"]
-    defrag.leaves("v")
-    defrag.rig.hub.cache(PODS).remove(decode_pod(defrag.api.pods["older"]))
-    defrag.api.pods["older"]["spec"] = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 1}}}]}
-    assert defrag.mover.place_kept(decode_pod(defrag.api.pods["older"])) == ""
+    defrag.play("v leaves, tick")
+    assert (defrag.stages, defrag.node_of("older")) == (["coming"], "")
+    assert defrag.mover.place_kept(defrag.comes("older")) == ""
+    defrag.play("v2 waits, tick")
+    assert defrag.node_of("v2") == "b"
 
 
-def test_a_pod_of_another_controller_or_namespace_is_no_replacement() -> None:
+def test_pods_of_another_controller_or_namespace_are_no_replacements() -> None:
     defrag = evicted()
     defrag.leaves("v")
     defrag.waits("other", controller="x")
     defrag.waits("alone", controller="")
     defrag.waits("theirs", namespace="theirs")
     defrag.tick()
-    assert told(defrag) == [("coming", "")]
-    assert [defrag.node_of(name) for name in ("other", "alone", "theirs")] == ["", "", ""]
+    assert defrag.moves == [("coming", "")]
+    assert nodes_of(defrag, "other", "alone", "theirs") == ["", "", ""]
 
 
-def test_of_pods_of_one_controller_that_ran_before_none_is_a_replacement_and_one_that_comes_without_the_gate_is() -> (
-    None
-):
+def test_a_replacement_bound_before_it_was_released_is_followed_on_its_node() -> None:
     defrag = two_of_one()
-    for name in ("v", "u"):
-        defrag.leaves(name)
-    defrag.tick()
-    defrag.runs("r1", "b")
-    defrag.runs("r2", "c")
-    defrag.tick()
-    defrag.tick()
-    assert told(defrag) == [("done", ""), ("done", "")]
-    assert [progress.replacement for progress in defrag.api.record.progress] == ["r1", "r2"]
-
-
-def test_a_replacement_that_is_bound_before_it_is_seen_to_wait_is_followed_there() -> None:
-    defrag = two_of_one()
-    defrag.leaves("v")
-    defrag.waits("r1")
-    defrag.tick()
+    defrag.play("r1 replaces v, tick")
     defrag.api.pods["r1"]["spec"]["schedulingGates"] = []
     defrag.bind("r1", "b", phase="Pending")
     defrag.tick()
-    assert told(defrag) == [("starting", ""), ("evicting", "")]
+    assert defrag.moves == [("starting", ""), ("evicting", "")]
 
 
-# Replacements that nobody holds at a gate
+# Replacements without the gate, as if the webhook is down
 
 
-def test_of_two_moves_a_pod_without_the_gate_has_the_place_of_the_one_of_its_controller() -> None:
+@pytest.mark.parametrize("has_gone", [True, False])
+def test_a_replacement_without_the_gate_gets_its_place_at_once(has_gone: bool) -> None:
+    defrag = evicted()
+    if has_gone:
+        defrag.play("v leaves, tick")
+    pod = defrag.comes("v2")
+    assert (defrag.mover.place_kept(pod), defrag.claimed("v2")) == ("b", "b")
+    assert defrag.mover.place_kept(pod) == "b"  # and when it is asked about again
+    defrag.bind("v2", "b")
+    if not has_gone:
+        defrag.leaves("v")
+    defrag.tick()
+    assert defrag.stages == ["done"]
+    defrag.tick()
+    assert defrag.node_of("big") == "a"
+
+
+def test_a_pod_without_the_gate_gets_the_place_only_with_the_same_controller_and_request() -> None:
+    for gpus, controller, roomy in ((2, "rs", False), (2, "rs", True), (1, "another", False), (1, "", False)):
+        defrag = evicted()
+        defrag.leaves("v")
+        if roomy:
+            defrag.leaves("w")
+        defrag.tick()
+        assert defrag.mover.place_kept(defrag.comes("v2", gpus, controller)) == ""
+        assert defrag.mover.place_kept(defrag.comes("v3")) == "b"
+        assert defrag.mover.place_kept(defrag.comes("v4")) == ""
+
+
+def test_pods_without_the_gate_get_the_places_of_their_controllers_moves() -> None:
+    defrag = gone()
+    assert [defrag.mover.place_kept(defrag.comes(name)) for name in ("r1", "r2", "r3")] == ["b", "c", ""]
+    assert defrag.moves == [("starting", ""), ("starting", "")]
+    defrag = gone()
+    for name, node in (("r1", "b"), ("r2", "c")):  # bound without asking Kerf
+        defrag.runs(name, node)
+    defrag.play("tick, tick")
+    assert defrag.moves == [("done", ""), ("done", "")]
+    assert [progress.replacement for progress in defrag.api.record.progress] == ["r1", "r2"]
     defrag = Defrag()
     for name in "abc":
-        defrag.node(name, 2)
-    defrag.runs("w", "b", controller="other")
-    defrag.runs("x", "c", controller="other")
-    defrag.runs("v", "a")
-    defrag.runs("u", "a", controller="rs2")
-    defrag.waits("big", 2, controller="")
+        defrag.node(name, 1)
+    for name, node in (("v", "a"), ("u", "b")):
+        defrag.runs(name, node, controller=f"of-{name}")
+    defrag.begin(plan(move("v", "a", "c", 0, "of-v"), move("u", "b", "a", 0, "of-u"), target=""))
     defrag.tick()
-    defrag.begin(plan(move("v", "a", "b"), move("u", "a", "c", controller="rs2")))
-    defrag.tick()
-    for name in ("v", "u"):
-        defrag.leaves(name)
-    defrag.tick()
-    assert defrag.mover.place_kept(comes(defrag, "u2", controller="rs2")) == "c"
-    assert told(defrag) == [("coming", ""), ("starting", "")]
-    assert defrag.mover.place_kept(comes(defrag, "u3", controller="rs2")) == ""
-    assert defrag.mover.place_kept(comes(defrag, "v2")) == "b"
-    assert [defrag.rig.ledger.is_reserved(name, node) for name, node in (("u2", "c"), ("v2", "b"))] == [True, True]
+    defrag.play("v leaves, u leaves, tick")
+    assert defrag.mover.place_kept(defrag.comes("u2", controller="of-u")) == "a"
+    assert defrag.moves == [("coming", ""), ("starting", "")]
+    assert defrag.mover.place_kept(defrag.comes("v2", controller="of-v")) == "c"
 
 
-def test_a_pod_without_the_gate_takes_the_next_place_where_there_is_none_left_of_the_first() -> None:
-    defrag = two_of_one()
-    for name in ("v", "u"):
-        defrag.leaves(name)
-    defrag.tick()
-    assert [defrag.mover.place_kept(comes(defrag, name)) for name in ("r1", "r2", "r3")] == ["b", "c", ""]
-    assert told(defrag) == [("starting", ""), ("starting", "")]
-
-
-def test_a_sibling_that_runs_or_is_gated_is_given_no_place_however_it_is_asked_about() -> None:
+def test_siblings_that_ran_before_and_gated_ones_get_no_place() -> None:
     defrag = scattered()
     defrag.node("c", 1)
     defrag.runs("sibling", "c")
     defrag.begin(MOVE_V)
-    defrag.tick()
-    defrag.leaves("v")
-    defrag.tick()
+    defrag.play("tick, v leaves, tick")
     assert defrag.mover.place_kept(defrag.running["sibling"]) == ""
-    gated = comes(defrag, "gated")
+    gated = defrag.comes("gated")
     gated.spec.scheduling_gates = decode_pod({"metadata": {}, "spec": {"schedulingGates": GATES}}).spec.scheduling_gates
     assert defrag.mover.place_kept(gated) == ""
-    assert (told(defrag), defrag.free("b")) == ([("coming", "")], 0)
-    assert defrag.rig.ledger.claim("defrag/v") is not None
+    defrag.tick()
+    assert (defrag.moves, defrag.free("b"), defrag.claimed("defrag/v")) == ([("coming", "")], 0, "b")
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_the_place_of_a_replacement_that_came_without_the_gate_is_not_kept_beside_it(direct: bool) -> None:
-    """As the webhook is down, and nobody has asked about it: else there is no room for the next one."""
+@BOTH
+def test_a_replacement_bound_without_asking_kerf_is_found_and_its_place_released(direct: bool) -> None:
     defrag = Defrag(direct=direct)
     for name in "ab":
         defrag.node(name, 2)
     for name in ("v", "u"):
         defrag.runs(name, "a", controller=f"of-{name}")
     defrag.begin(plan(move("v", "a", "b", 0, "of-v"), move("u", "a", "b", 1, "of-u"), target=""))
-    defrag.tick()
-    defrag.leaves("v")
-    defrag.tick()
+    defrag.play("tick, v leaves, tick")
     defrag.runs("v2", "b", controller="of-v")
-    defrag.tick()
-    defrag.tick()
-    assert (defrag.why, told(defrag), defrag.api.evicted) == ("", [("done", ""), ("evicting", "")], ["v", "u"])
+    defrag.play("tick, tick")
+    assert (defrag.why, defrag.moves, defrag.api.evicted) == ("", [("done", ""), ("evicting", "")], ["v", "u"])
 
 
-def test_a_replacement_whose_gate_somebody_else_opens_has_its_place() -> None:
+def test_a_replacement_ungated_by_others_has_its_place() -> None:
     defrag = evicted()
     defrag.leaves("v")
     defrag.api.fail = lambda name, part: ApiError(500, "", "broken") if name == "v2" else None
-    defrag.waits("v2")
-    defrag.tick()
+    defrag.play("v2 waits, tick")
     del defrag.api.pods["v2"]["spec"]["schedulingGates"]
     pod = decode_pod(defrag.api.pods["v2"])
     defrag.told(pod)
     defrag.tick()
     assert defrag.mover.place_kept(pod) == "b"
-    defrag.bind("v2", "b")
-    defrag.tick()
-    assert told(defrag) == [("done", "")]
+    defrag.play("v2 is bound to b, tick")
+    assert defrag.moves == [("done", "")]
 
 
 # After a restart
 
 
-def test_after_a_restart_each_of_those_let_go_before_has_the_place_that_is_written_on_it() -> None:
-    defrag = two_of_one()
-    for name in ("v", "u"):
-        defrag.leaves(name)
-    for name in ("first", "second"):
-        comes_back(defrag, name)
-    defrag.tick()
-    assert [defrag.node_of(name) for name in ("first", "second")] == ["b", "c"]
+def after_release() -> Defrag:
+    """Two replacements of one controller were released to their places, `first` to b and `second` to c."""
+    defrag = gone()
+    defrag.play("first waits, second waits, tick")
+    assert nodes_of(defrag, "first", "second") == ["b", "c"]
+    return defrag
+
+
+def test_after_a_restart_released_replacements_have_the_places_in_their_annotations() -> None:
+    defrag = after_release()
     defrag.bind("second", phase="Pending")
-    defrag.api.pods["aside"] = defrag.api.pods.pop("first")  # told of last
-    defrag.api.pods["first"] = defrag.api.pods.pop("aside")
+    defrag.api.pods["first"] = defrag.api.pods.pop("first")  # reported last
     after = defrag.restarted()
     for _ in range(3):
         after.tick()
-    assert told(after) == [("starting", ""), ("starting", "")]
-    after.starts("second")
-    after.bind("first")
-    after.tick()
-    assert told(after) == [("done", ""), ("done", "")]
+    assert after.moves == [("starting", ""), ("starting", "")]
+    after.play("second starts, first is bound, tick")
+    assert after.moves == [("done", ""), ("done", "")]
     assert [progress.replacement for progress in after.api.record.progress] == ["first", "second"]
 
 
-def test_after_a_restart_a_pod_that_no_queue_knows_has_the_place_that_is_written_on_it() -> None:
-    """Two of one controller go to different nodes; the second asks first."""
-    defrag = two_of_one()
-    for name in ("v", "u"):
-        defrag.leaves(name)
-    for name in ("first", "second"):
-        comes_back(defrag, name)
-    defrag.tick()
-    after = defrag.restarted()
+def test_after_a_restart_replacements_unknown_to_the_queue_have_the_places_in_their_annotations() -> None:
+    after = after_release().restarted()
     pods = {}
     for name in ("first", "second"):
-        pods[name] = decode_pod(defrag.api.pods[name])
+        pods[name] = decode_pod(after.api.pods[name])
         after.rig.hub.cache(PODS).remove(pods[name])
         after.rig.ledger.release(name)
-    assert after.mover.place_kept(pods["second"]) == "c"
-    assert after.mover.place_kept(pods["first"]) == "b"
-    assert [after.rig.ledger.is_reserved(name, node) for name, node in (("first", "b"), ("second", "c"))] == [True] * 2
+    assert [after.mover.place_kept(pods[name]) for name in ("second", "first")] == ["c", "b"]
+    assert [after.claimed(name) for name in ("second", "first")] == ["c", "b"]
 
 
-@pytest.mark.parametrize("changed", ["kerf.dev/planned-by", "kerf.dev/planned-node"])
-def test_after_a_restart_a_pod_let_go_by_another_plan_or_for_another_node_is_no_replacement_for_that(
-    changed: str,
-) -> None:
-    defrag = let_go()
-    defrag.api.pods["v2"]["metadata"]["annotations"][changed] = "another"
-    after = defrag.restarted()
-    after.tick()
-    assert told(after) == [("coming", "")]
+def test_after_a_restart_pods_released_by_another_plan_or_to_another_node_are_no_replacements() -> None:
+    for changed in ("kerf.dev/planned-by", "kerf.dev/planned-node"):
+        defrag, _ = released()
+        defrag.api.pods["v2"]["metadata"]["annotations"][changed] = "another"
+        after = defrag.restarted()
+        after.tick()
+        assert after.moves == [("coming", "")]

@@ -1,35 +1,37 @@
-"""A Kerf that is killed at any point of a plan, and the one after it: nothing is lost, and nobody else evicted."""
+"""Kerf is killed at any point of a plan: the next leader finishes what is under way, and evicts nobody else."""
 
+import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from extender.api.wire import NodeNames
 from extender.core.resources.requests import GpuRequest
 from extender.kube.client import ApiError
-from extender.parts.defrag.record import Record
+from extender.parts.defrag.record import Record, Stage
 from extender.queueing.pods.objects import decode_pod
 from extender.scheduling.placer import Placement, PodIdentity
-from tests.parts.defrag.rigs import MOVE_V, Defrag, move, plan, scattered
-from tests.parts.defrag.test_mover import BOTH
-from tests.parts.defrag.test_surprises import moved, stopped, two_moves
+from tests.parts.defrag.rigs import (
+    BOTH,
+    MOVE_V,
+    Defrag,
+    gang_of_three,
+    move,
+    moved,
+    plan,
+    scattered,
+    stopped,
+    two_moves,
+)
+from tests.parts.defrag.rigs import evicted as evicted_v
+
+MOVER = "extender.parts.defrag.mover"
+RESTARTED = "Kerf was restarted, or another replica leads now"
 
 
 class KilledError(Exception):
     """kill -9."""
-
-
-def killed_after_the_record(defrag: Defrag) -> None:
-    """Once the step is written down, and before its eviction is sent."""
-
-    def kill(record: Record) -> None:
-        if record.step >= 0:
-            raise KilledError
-
-    defrag.api.on_record = kill
-    with pytest.raises(KilledError):
-        defrag.tick()
-    defrag.api.on_record = lambda record: None
 
 
 def evicted(defrag: Defrag) -> None:
@@ -47,14 +49,14 @@ def replaced(defrag: Defrag) -> None:
     defrag.waits("v2")
 
 
-def let_go(defrag: Defrag) -> None:
+def released(defrag: Defrag) -> None:
     replaced(defrag)
     defrag.tick()
     assert defrag.node_of("v2") == "b"
 
 
 def nominated(defrag: Defrag) -> None:
-    """Between the two writes that let a pod go."""
+    """Between the two writes that release a pod."""
     replaced(defrag)
     defrag.api.fail = lambda name, part: ApiError(500, "", "killed") if name == "v2" and not part else None
     defrag.tick()
@@ -64,7 +66,7 @@ def nominated(defrag: Defrag) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("killed", [evicted, left, replaced, nominated, let_go])
+@pytest.mark.parametrize("killed", [evicted, left, replaced, nominated, released])
 def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[Defrag], None], direct: bool) -> None:
     defrag = scattered(direct=direct)
     defrag.node("c", 1)
@@ -82,150 +84,158 @@ def test_what_is_under_way_is_finished_and_no_other_move_made(killed: Callable[[
     if "v" in after.api.pods:
         assert place().node is None
         after.leaves("v")
+    if killed is released:
+        assert after.claimed("v2") == "b"
     after.tick()
     if "v2" not in after.api.pods:
         assert place().node is None
         after.waits("v2")
     for _ in range(3):
         after.tick()
-    if direct:  # its settler looks at what is written
+    if direct:  # its settler reads what is written
         after.rig.settle()
         after.tick()
     assert after.node_of("v2") == "b"
-    after.bind("v2")
-    after.tick()
-    stopped(after, "Kerf was restarted, or another one leads now")
+    after.play("v2 is bound, tick")
+    stopped(after, RESTARTED)
     assert after.stages == ["done", "planned"]
-
-
-@BOTH
-def test_a_replacement_that_was_let_go_holds_its_gpus_after_a_restart(direct: bool) -> None:
-    defrag = scattered(direct=direct)
-    defrag.begin(MOVE_V)
-    let_go(defrag)
-    after = defrag.restarted()
-    after.tick()
-    claim = after.rig.ledger.claim("v2")
-    assert claim is not None
-    assert claim.node == "b"
-
-
-@pytest.mark.parametrize("status", [{"nominatedNodeName": "b"}, {}])
-def test_whoever_is_asked_first_about_a_replacement_gives_it_its_place(status: dict[str, str]) -> None:
-    """kube-scheduler asks before the mover has looked, and may have taken the nomination away meanwhile."""
-    defrag = scattered()
-    defrag.begin(MOVE_V)
-    let_go(defrag)
-    defrag.api.pods["v2"]["status"] = {"phase": "Pending", **status}
-    after = defrag.restarted()
-    pod, of_others = decode_pod(defrag.api.pods["v2"]), decode_pod(defrag.api.pods["v2"])
-    of_others.metadata.uid = of_others.metadata.owner_references[0].uid = "other"  # type: ignore[index]
-    assert (after.mover.place_kept(of_others), after.mover.place_kept(pod)) == ("", "b")
-    request, names = after.rig.placer.read_request(pod).gpus, NodeNames(b'["a","b"]')
-    assert request is not None
-    assert after.rig.placer.keeps("v2", request, names, kept="b") == "b"
-    assert after.rig.placer.keeps("v2", request, names) == ""
-    assert after.rig.placer.keeps("v2", request, NodeNames(b'["b"]')) == "b"
-    claim = after.rig.ledger.claim("v2")
-    assert claim is not None
-    assert claim.node == "b"
-
-
-def test_whoever_is_asked_first_about_the_target_gives_it_its_nodes() -> None:
-    defrag = scattered()
-    defrag.begin(MOVE_V)
-    defrag.tick()
-    big = decode_pod(defrag.api.pods["big"])
-    assert defrag.mover.place_kept(big) == ""
-    moved(defrag)
-    assert defrag.api.record.phase == "placing"
-    assert defrag.restarted().mover.place_kept(big) == "a"
-
-
-def test_a_step_that_was_only_written_down_evicts_nobody_later() -> None:
-    defrag = scattered()
-    defrag.begin(MOVE_V)
-    killed_after_the_record(defrag)
-    after = defrag.restarted()
-    stopped(after, "Kerf was restarted")
-    assert (after.stages, after.api.evicted, "v" in after.api.pods) == (["left"], [], True)
 
 
 def test_an_eviction_that_a_leader_before_sends_late_is_refused() -> None:
     defrag = scattered()
     defrag.begin(MOVE_V)
     version = defrag.api.pods["v"]["metadata"]["resourceVersion"]
-    killed_after_the_record(defrag)
-    defrag.restarted()
-    assert defrag.api.pods["v"]["metadata"]["resourceVersion"] != version
+
+    def kill(record: Record) -> None:
+        if record.step >= 0:
+            raise KilledError
+
+    defrag.api.on_record = kill  # after the step is recorded, before its eviction is sent
+    with pytest.raises(KilledError):
+        defrag.tick()
+    defrag.api.on_record = lambda record: None
+    after = defrag.restarted()
+    assert after.api.pods["v"]["metadata"]["resourceVersion"] != version
+    stopped(after, RESTARTED)
+    assert (after.stages, after.api.evicted) == (["left"], [])
 
 
-def test_a_leader_before_that_goes_on_writes_nothing_and_evicts_nobody() -> None:
+def test_the_leader_before_records_nothing_and_evicts_nobody() -> None:
     defrag = two_moves()
     after = defrag.restarted()
-    defrag.is_replaced("v", "v2")
-    defrag.tick()
-    defrag.tick()
+    defrag.play("v2 replaces v, tick, v2 is bound, tick, tick")
     assert defrag.api.evicted == ["v"]
-    assert "the step could not be written down" in defrag.why
+    assert "the step could not be recorded" in defrag.why
     assert after.api.record.step == 0
 
 
-def test_a_target_whose_moves_are_all_made_is_placed_by_the_next_leader() -> None:
-    defrag = scattered()
-    defrag.begin(MOVE_V)
-    defrag.tick()
+def test_a_replacement_has_its_place_if_kube_scheduler_asks_before_the_mover_runs() -> None:
+    """kube-scheduler may have cleared the nomination meanwhile."""
+    for status in ({"nominatedNodeName": "b"}, {}):
+        defrag = evicted_v()
+        defrag.play("v2 replaces v, tick")
+        defrag.api.pods["v2"]["status"] = {"phase": "Pending", **status}
+        after = defrag.restarted()
+        pod, of_others = decode_pod(defrag.api.pods["v2"]), decode_pod(defrag.api.pods["v2"])
+        of_others.metadata.uid = of_others.metadata.owner_references[0].uid = "other"  # type: ignore[index]
+        assert (after.mover.place_kept(of_others), after.mover.place_kept(pod)) == ("", "b")
+        request, names = after.rig.placer.read_request(pod).gpus, NodeNames(b'["a","b"]')
+        assert request is not None
+        assert after.rig.placer.reserved_candidate("v2", request, names, kept="b") == "b"
+        assert after.rig.placer.reserved_candidate("v2", request, names) == ""
+        assert after.rig.placer.reserved_candidate("v2", request, NodeNames(b'["b"]')) == "b"
+        assert after.claimed("v2") == "b"
+
+
+def test_the_next_leader_places_the_target_also_if_kube_scheduler_asks_first() -> None:
+    defrag = evicted_v()
     moved(defrag)
     assert defrag.api.record.phase == "placing"
+    assert defrag.restarted().mover.place_kept(decode_pod(defrag.api.pods["big"])) == "a"
     after = defrag.restarted()
     assert after.free("a") == 0
     after.tick()
-    after.tick()
     assert after.node_of("big") == "a"
-    after.bind("big")
-    after.tick()
+    after.play("big is bound, tick")
     assert (after.phase, after.why) == ("done", "")
 
 
-@pytest.mark.parametrize("error", [ApiError(403, "Forbidden", "configmaps"), ApiError(404, "NotFound", "configmaps")])
-def test_a_record_that_can_not_be_had_holds_no_take_over_up(error: ApiError) -> None:
-    defrag = two_moves()
-    defrag.api.refuse_record = error
+def test_a_takeover_seals_pods_records_the_result_and_reports_it() -> None:
+    defrag = gang_of_three()
+    name = defrag.mover.state().id
+    defrag.tick()
+    assert len(defrag.api.evicted) == 3
+    del defrag.api.pods["g1"]["metadata"]["deletionTimestamp"]  # an eviction that had no effect
+    version = defrag.api.map["metadata"]["resourceVersion"]
     after = defrag.restarted()
-    assert not after.mover.busy
+    assert after.moves == [("evicting", ""), ("left", "was not evicted"), ("evicting", "")]
+    assert (after.mover.state().id, after.why, after.kept) == (name, RESTARTED, ["b"])
+    assert (after.mover.busy, after.api.map["metadata"]["resourceVersion"]) == (True, str(int(version) + 1))
+    assert (after.api.record.why, after.api.record.progress[1].why) == (RESTARTED, "was not evicted")
+    assert after.events == [("kerf-defrag", "RoomStopped", f"Plan {name}: {RESTARTED}")]
 
 
-def test_a_take_over_waits_for_a_record_that_can_not_be_read_now() -> None:
+def test_a_takeover_shows_an_ended_plan_and_continues_nothing() -> None:
+    defrag = evicted_v()
+    moved(defrag)
+    defrag.play("tick, big is bound, tick")
+    ended = defrag.mover.state()
+    version = defrag.api.map["metadata"]["resourceVersion"]
+    after = defrag.restarted()
+    assert (after.mover.state(), after.mover.busy, after.events) == (ended, False, [])
+    assert after.api.map["metadata"]["resourceVersion"] == version
+
+
+def test_a_leader_that_takes_over_again_starts_without_its_earlier_plan() -> None:
+    defrag = two_moves()
+    defrag.api.map["data"] = {}
+    asyncio.run(defrag.mover.catch_up())
+    assert (defrag.mover.busy, defrag.kept, defrag.free("b")) == (False, [], 1)
+
+
+def test_a_replacement_that_only_the_record_names_is_gone() -> None:
+    defrag = evicted_v()
+    defrag.leaves("v")
+    record = defrag.api.record
+    record.progress[0].stage, record.progress[0].replacement = Stage.STARTING, "nobody"
+    defrag.api.map["data"]["plan.json"] = msgspec.json.encode(record).decode()
+    after = defrag.restarted()
+    after.play("tick, tick 3")
+    assert after.moves == [("coming", "its replacement disappeared")]
+
+
+def test_a_takeover_waits_only_for_a_record_that_may_be_readable_later(caplog: pytest.LogCaptureFixture) -> None:
+    for error, said in (
+        (ApiError(403, "Forbidden", "configmaps"), ""),
+        (ApiError(422, "Invalid", "configmaps"), ""),
+        (ApiError(404, "NotFound", "configmaps"), "there is no ConfigMap kerf/kerf-defrag"),
+    ):
+        defrag = two_moves()
+        defrag.api.refuse_record = error
+        caplog.clear()
+        after = defrag.restarted()
+        message = f"making room: the record of moves under way can't be read or written: {said or error}"
+        assert [line.message for line in caplog.records if line.name == MOVER] == [message]
+        assert (after.mover.busy, after.phase) == (False, "none")
     defrag = two_moves()
     defrag.api.refuse_record = ApiError(503, "", "etcd")
     with pytest.raises(ApiError):
         defrag.restarted()
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"id": 3}', "not json"])
-def test_a_record_that_makes_no_sense_is_none(text: str) -> None:
-    defrag = scattered()
-    defrag.api.map["data"] = {"plan.json": text}
-    assert not defrag.restarted().mover.busy
-
-
-def test_a_record_with_names_that_are_none_is_none() -> None:
-    defrag = two_moves()
+def test_an_invalid_record_counts_as_none() -> None:
+    defrag = evicted_v()
     data = defrag.api.map["data"]
-    data["plan.json"] = data["plan.json"].replace("ns/v", "ns/../../../api/v1/nodes/a")
-    assert not defrag.restarted().mover.busy
-
-
-def test_a_record_whose_answer_was_lost_and_that_was_sent_again_is_written() -> None:
-    defrag = scattered()
-    patch = defrag.api.patch
-
-    async def twice(path: str, body: bytes) -> bytes:
-        if "/configmaps/" in path:
-            await patch(path, body)
-        return await patch(path, body)
-
-    defrag.api.patch = twice  # type: ignore[method-assign]
-    defrag.begin(MOVE_V)
-    defrag.tick()
-    assert (defrag.api.evicted, defrag.api.record.step) == (["v"], 0)
+    valid = data["plan.json"]
+    changes = (
+        ('"pod":"ns/v"', '"pod":"v"'),
+        ('"pod":"ns/v"', '"pod":"ns/../../../api/v1/nodes/a"'),
+        ('"pod":"ns/v"', '"pod":"ns/V"'),
+        ('"to":"b"', '"to":"../b"'),
+        ('"uid":"v","stage"', '"uid":"w","stage"'),
+    )
+    for text in ("", "[]", '{"id": 3}', "not json", *(valid.replace(old, new) for old, new in changes)):
+        assert text != valid
+        data["plan.json"] = text
+        after = defrag.restarted()
+        assert (after.mover.busy, after.phase) == (False, "none")

@@ -10,6 +10,6 @@ __all__ = ["at_once", "browser", "open_page", "server"]
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a watch that tells nothing, nor for the next look in the background."""
-    monkeypatch.setattr("extender.parts.dra.keeper._TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr("extender.parts.dra.keeper._MAX_ECHO_S", 0.0)
     for module in ("maker", "reclaimer"):
         monkeypatch.setattr(f"extender.parts.dra.{module}._INTERVAL_S", 0.01)

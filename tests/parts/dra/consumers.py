@@ -8,5 +8,7 @@ from tests.kube.consumers.table import Consumer
 CONSUMERS: Final[Sequence[type[Consumer]]] = ()
 LEFT_OUT: Final = {
     "extender/parts/dra/keeper.py: hub.cache(feed).subscribe"
-    "(self._claim_changed if feed is CLAIMS else self._heard, listed=self._heard)": "of ResourceClaims and devices",
+    "(self._claim_changed if feed is CLAIMS else self._inputs_changed, on_list=self._inputs_changed)": (
+        "of ResourceClaims and devices"
+    ),
 }

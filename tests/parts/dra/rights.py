@@ -20,7 +20,7 @@ CLASSES = f"{DRA}/deviceclasses"
 
 
 async def allocates_devices(stage: Stage) -> bool:
-    """A pod in the queue gets a device of a pool and class that are there at the start, another one of such as come."""
+    """A pod in the queue gets a device of a pool and class that exist at the start, another one of later ones."""
     _own(stage, "first")
     _ask(stage, "first")
     try:
@@ -36,7 +36,7 @@ async def allocates_devices(stage: Stage) -> bool:
 
 
 async def looks_at_a_claim_that_is_in_doubt(stage: Stage) -> bool:
-    """Nobody knows whether a write got through: the claim itself tells."""
+    """The outcome of a write is unknown until the claim is read."""
     _claim(stage, "doubt")
     known = msgspec.convert(stage.plane.request("GET", f"{CLAIMS}/doubt"), ResourceClaim)
     cluster = ClusterSettings(kubeconfig=str(stage.plane.kubeconfig("kerf")))
@@ -53,21 +53,17 @@ async def looks_at_a_claim_that_is_in_doubt(stage: Stage) -> bool:
 
 _GROUP = "resource.k8s.io"
 
-FLOWS: dict[Rule, Flow] = (
-    {}
-    if not dra.HAS_RULES
-    else {
-        Rule(_GROUP, "deviceclasses", "list"): allocates_devices,
-        Rule(_GROUP, "deviceclasses", "watch"): allocates_devices,
-        Rule(_GROUP, "devicetaintrules", "list"): allocates_devices,
-        Rule(_GROUP, "devicetaintrules", "watch"): allocates_devices,
-        Rule(_GROUP, "resourceclaims", "get"): looks_at_a_claim_that_is_in_doubt,
-        Rule(_GROUP, "resourceclaims", "patch"): allocates_devices,
-        Rule(_GROUP, "resourceclaims/status", "patch"): allocates_devices,
-        Rule(_GROUP, "resourceclaims/binding", "patch"): allocates_devices,
-    }
-)
+_ALLOCATES = {
+    ("deviceclasses", "list"), ("deviceclasses", "watch"), ("devicetaintrules", "list"), ("devicetaintrules", "watch"),
+    ("resourceclaims", "patch"), ("resourceclaims/status", "patch"), ("resourceclaims/binding", "patch"),
+}  # fmt: skip
+FLOWS: dict[Rule, Flow] = {
+    **{Rule(_GROUP, resource, verb): allocates_devices for resource, verb in _ALLOCATES},
+    Rule(_GROUP, "resourceclaims", "get"): looks_at_a_claim_that_is_in_doubt,
+}
 """What needs each rule of manifests/dra."""
+if not dra.HAS_RULES:
+    FLOWS.clear()
 FILES = (DRA_RBAC,) if dra.HAS_RULES else ()
 
 

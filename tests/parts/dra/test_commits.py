@@ -21,7 +21,6 @@ def allocation(process: Process) -> _Allocation | None:
 
 
 async def seal_claims(process: Process) -> None:
-    """What it does with each claim."""
     rig = ClaimRig(gpus=1, api=process.slow.server.claims, transport=process.line)
     await rig.keeper.catch_up()
 

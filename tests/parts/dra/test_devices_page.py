@@ -39,7 +39,7 @@ def test_partitions_their_claims_and_what_is_free_are_shown(owner: KerfCluster, 
     expect(row).to_contain_text("0.25")  # of the one GPU: a quarter of its memory
     row.get_by_role("link", name="parts").click()
     drawer = page.locator("#drawer-body")
-    expect(drawer).to_contain_text("devices that Kerf can give to ResourceClaims: 2g.20gb, 1g.10gb")
+    expect(drawer).to_contain_text("devices that Kerf can allocate to ResourceClaims: 2g.20gb, 1g.10gb")
     expect(drawer).to_contain_text("(1g.10gb): claim default/small of default/small")
     expect(drawer).to_contain_text("free: 2g.20gb, 1g.10gb")
 

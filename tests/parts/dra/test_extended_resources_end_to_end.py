@@ -27,7 +27,7 @@ def asking(name: str, count: int) -> Manifest:
     return manifest
 
 
-def test_who_asks_by_an_extended_resource_gets_devices_that_kerf_chose(clusters: Clusters, tmp_path: Path) -> None:
+def test_a_request_by_extended_resource_gets_devices_that_kerf_chose(clusters: Clusters, tmp_path: Path) -> None:
     setting: dict[str, Any] = {"dra.rewrite_extended_resources": CLASSES}
     cluster = open_owner(clusters, **setting)
     plane = cluster.plane

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from extender.core.dra.asks import DevicesAsked
+from extender.core.dra.asks import DeviceClaims
 from extender.dra.pod_claims import PodClaims
 from extender.kube.objects import Pod, PodClaim
 from extender.queueing.pods.backlog import Backlog
@@ -19,19 +19,16 @@ REFUSED = [
 
 
 def manifest(*, conditions: Any = REFUSED, gates: Any = ()) -> Pod:
-    """A pod with a claim, let go without a node."""
+    """A pod with a claim, released without a node."""
+    left = {"kerf.dev/planned-node": "", "kerf.dev/planned-by": "left"}
+    metadata = {"name": "a", "namespace": "default", "uid": "p-a", "annotations": left}
+    spec = {"resourceClaims": [{"name": "a", "resourceClaimName": "a"}], "schedulingGates": list(gates)}
     return decode_pod(
-        {
-            "metadata": {
-                "name": "a",
-                "namespace": "default",
-                "uid": "p-a",
-                "annotations": {"kerf.dev/planned-node": "", "kerf.dev/planned-by": "left"},
-            },
-            "spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "a"}], "schedulingGates": list(gates)},
-            "status": {"phase": "Pending", "conditions": list(conditions)},
-        }
+        {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", "conditions": list(conditions)}}
     )
+
+
+GATED = manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}])
 
 
 class Queue:
@@ -40,14 +37,13 @@ class Queue:
     def __init__(self) -> None:
         self.owned = False
         rig = ClaimRig()
-        rig.api.add("a")
-        rig.tell("a")
+        rig.add("a")
         self._claim = rig.owned.claims["u-a"]
         self._asked = rig.keeper.read(rig.pod("a").pod).asked
         self.backlog = Backlog(lambda: 100.0, lambda: None, left=lambda entry: None, claims_of=self._claims_of)
 
     def _claims_of(self, pod: Pod) -> PodClaims:
-        asked: DevicesAsked | None = self._asked
+        asked: DeviceClaims | None = self._asked
         return PodClaims(unallocated=(self._claim,), asked=asked) if self.owned else PodClaims(left=(self._claim,))
 
     def stage(self, *, out: bool = False) -> Stage:
@@ -58,35 +54,31 @@ class Queue:
 
 @pytest.fixture(params=["begun", "restarted"])
 def queue(request: pytest.FixtureRequest) -> Queue:
-    """One that has left the pod to kube-scheduler, or another that finds it so."""
+    """One that has left the pod to kube-scheduler, or one that finds it after a restart."""
     queue = Queue()
     if request.param == "begun":
-        queue.backlog.upsert(manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]))
+        queue.backlog.upsert(GATED)
     queue.backlog.upsert(manifest())
     return queue
 
 
-def test_once_kerf_owns_what_it_asks_it_waits_for_a_plan(queue: Queue) -> None:
+def test_a_pod_waits_for_a_plan_once_kerf_owns_what_it_requests(queue: Queue) -> None:
     assert queue.stage() is Stage.OPENED
     queue.owned = True
+    assert queue.stage(out=True) is Stage.OPENED, "it has opted out"
     assert queue.stage() is Stage.LOST
     assert queue.backlog.entries["p-a"].lost == "kube-scheduler: cannot allocate all claims"
 
 
-def test_who_has_opted_out_is_left_alone(queue: Queue) -> None:
-    queue.owned = True
-    assert queue.stage(out=True) is Stage.OPENED
-
-
-def test_who_was_not_refused_yet_is_left_alone() -> None:
+def test_a_pod_that_was_not_refused_yet_is_left_alone() -> None:
     queue = Queue()
-    queue.backlog.upsert(manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]))
+    queue.backlog.upsert(GATED)
     queue.backlog.upsert(manifest(conditions=()))
     queue.owned = True
     assert queue.stage() is Stage.OPENED
 
 
-def test_open_pods_that_kerf_has_not_let_go_are_none_of_its() -> None:
+def test_open_pods_that_kerf_has_not_released_are_ignored() -> None:
     queue = Queue()
     pod = manifest()
     pod.metadata.annotations = {}
@@ -94,7 +86,7 @@ def test_open_pods_that_kerf_has_not_let_go_are_none_of_its() -> None:
     assert not queue.backlog.entries
 
 
-def test_a_pod_whose_claim_was_made_again_names_the_one_before_no_more() -> None:
+def test_a_pod_whose_claim_was_made_again_names_the_new_one_only() -> None:
     queue = Queue()
     pods = [manifest(conditions=(), gates=[{"name": "kerf.dev/queue"}]) for _ in range(2)]
     for pod, name in zip(pods, ("a-1", "a-2"), strict=True):

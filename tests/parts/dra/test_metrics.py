@@ -1,10 +1,11 @@
-"""What the metrics say of devices, pools and claims."""
+"""The metrics of devices, pools and claims."""
 
-import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
+from extender.dra.asks import UnhandledError
 from extender.dra.objects import ResourceClaim, ResourceSlice
 from extender.parts.dra.metrics import DeviceFigures, device_metrics
 from tests.dra.owned_rig import OWNED
@@ -22,46 +23,43 @@ def values(rig: ClaimRig) -> dict[str, float | dict[str, float]]:
 
 def test_devices_and_claims_are_counted_from_the_hold_on() -> None:
     rig = ClaimRig(gpus=2)
-    rig.api.add("a")
-    rig.tell("a")
-    pod = rig.pod("a")
+    rig.add("a")
+    rig.pod("a")
     before = values(rig)
     assert (before["devices"], before["devices_taken"]) == ({"gpu.nvidia.com": 2.0}, {"gpu.nvidia.com": 0.0})
     assert before["pools"] == {"kerf": 1.0, "kube-scheduler": 0.0, "nobody": 0.0}
-    assert rig.decide(pod.pod)
+    assert rig.decide(rig.entries["a"].pod)
     assert values(rig)["devices_taken"] == {"gpu.nvidia.com": 1.0}
-    asyncio.run(rig.keeper.allocate(pod.pod))
-    assert (values(rig)["claims_allocated"], values(rig)["errors"]) == (1.0, 0.0)
-    assert values(rig)["devices_taken"] == {"gpu.nvidia.com": 1.0}
+    assert rig.allocate()
+    found = values(rig)
+    assert (found["claims_allocated"], found["errors"], found["devices_taken"]) == (1.0, 0.0, {"gpu.nvidia.com": 1.0})
 
 
 def test_claims_that_cant_be_evaluated_are_counted_by_kind_until_they_are_gone() -> None:
     rig = ClaimRig()
-    rig.api.add("odd", {"name": "gpu", "exactly": {"deviceClassName": "none"}})
-    rig.tell("odd")
-    pod = rig.pod("odd")
-    assert values(rig)["claims_unhandled"]["missing class"] == 0  # type: ignore[index]
-    try:
-        rig.keeper.read(pod.pod)
-    except ValueError as error:
-        assert "device class none does not exist" in str(error)
-    assert values(rig)["claims_unhandled"]["missing class"] == 1  # type: ignore[index]
+    rig.add("odd", deviceClassName="none")
+    pod = rig.pod("odd").pod
+    assert unhandled(rig) == 0
+    with pytest.raises(UnhandledError):
+        rig.keeper.read(pod)
+    assert unhandled(rig) == 1
     rig.ledger.remove_device(ResourceClaim, "u-odd")
-    assert values(rig)["claims_unhandled"]["missing class"] == 0  # type: ignore[index]
+    assert unhandled(rig) == 0
+
+
+def unhandled(rig: ClaimRig) -> float:
+    by_kind = values(rig)["claims_unhandled"]
+    assert isinstance(by_kind, dict)
+    return by_kind["missing class"]
 
 
 def test_pools_with_faults_are_counted() -> None:
     rig = ClaimRig()
     assert values(rig)["pool_faults"] == 0
     devices: list[dict[str, Any]] = [{"name": "gpu-0", "taints": [OWNED]}, {"name": "gpu-1"}]
-    rig.ledger.upsert_device(slice_of_one_pool(devices, of=1))
-    assert (values(rig)["pool_faults"], values(rig)["pools"]["nobody"]) == (1.0, 1.0)  # type: ignore[index]
-    rig.ledger.upsert_device(slice_of_one_pool(devices[1:], of=2))
-    assert (values(rig)["pool_faults"], values(rig)["pools"]["nobody"]) == (1.0, 1.0)  # type: ignore[index]
-
-
-def slice_of_one_pool(devices: list[dict[str, Any]], of: int) -> ResourceSlice:
-    """A slice of the rig's node, one of so many."""
-    pool = {"name": "n", "generation": 1, "resourceSliceCount": of}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": pool, "devices": devices}
-    return msgspec.convert({"metadata": {"name": "n", "uid": "s-n"}, "spec": spec}, ResourceSlice)
+    for of_pool, num_slices in ((devices, 1), (devices[1:], 2)):
+        pool = {"name": "n", "generation": 1, "resourceSliceCount": num_slices}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": "n", "pool": pool, "devices": of_pool}
+        manifest = {"metadata": {"name": "n", "uid": "s-n"}, "spec": spec}
+        rig.ledger.upsert_device(msgspec.convert(manifest, ResourceSlice))
+        assert (values(rig)["pool_faults"], values(rig)["pools"]["nobody"]) == (1.0, 1.0)  # type: ignore[index]

@@ -9,8 +9,8 @@ import pytest
 from extender.kube.cache import Cache
 from extender.kube.client import ApiError, Transport
 from extender.planning.plans import Plan
-from extender.queueing.asked import Asked
 from extender.queueing.dispatch import Dispatcher
+from extender.queueing.extender_mode import ExtenderMode
 from extender.queueing.node_view import NodeBook
 from extender.queueing.options import Counts
 from extender.queueing.pods.backlog import Backlog
@@ -20,18 +20,16 @@ from tests.parts.dra.rigs import ClaimRig
 
 
 class PlannedPod:
-    """A pod whose claim has its devices, or is to get them, and the plan by which it is let go for them."""
+    """A pod whose claim is allocated, or is to be, and the plan that releases it."""
 
     def __init__(self, *, allotted: bool = True) -> None:
         rig = self.rig = ClaimRig()
-        clock = lambda: rig.now  # noqa: E731 - a clock
         if allotted:
-            pod = rig.allot("a").pod
+            pod = rig.allot().pod
         else:
-            rig.api.add("a")
-            rig.tell("a")
+            rig.add("a")
             pod = rig.pod("a").pod
-        backlog = Backlog(clock, lambda: None, left=lambda entry: None, claims_of=rig.keeper.read)
+        backlog = Backlog(rig.clock, lambda: None, left=lambda entry: None, claims_of=rig.keeper.read)
         rig.keeper.changed = backlog.claim_changed
         backlog.upsert(pod)
         self.entry = backlog.entries["p-a"]
@@ -40,21 +38,16 @@ class PlannedPod:
         self.batch = [(self.entry, planned)]
         self.plan = Plan("greedy", 1, (planned,), (0,), ((),), {})
         self.counts = Counts()
-        placer = Placer(rig.ledger, default_policy="bestfit", clock=clock, wall_clock=clock)
+        placer = Placer(rig.ledger, default_policy="bestfit", clock=rig.clock, wall_clock=rig.clock)
         shared: dict[str, Any] = {
-            "ledger": rig.ledger,
-            "placer": placer,
-            "backlog": backlog,
-            "nodes": NodeBook(Cache(lambda node: node), lambda: None),
-            "counts": self.counts,
-            "clock": clock,
-            "changed": lambda: None,
-        }
-        mode = Asked(transport=cast(Transport, rig.api), taken=lambda *_: None, resolver=rig.resolver, **shared)
+            "ledger": rig.ledger, "placer": placer, "backlog": backlog, "counts": self.counts, "clock": rig.clock,
+            "nodes": NodeBook(Cache(lambda node: node), lambda: None), "changed": lambda: None,
+        }  # fmt: skip
+        mode = ExtenderMode(transport=cast(Transport, rig.api), taken=lambda *_: None, resolver=rig.resolver, **shared)
         self.dispatcher = Dispatcher(mode=mode, claims=rig.keeper, **shared)
 
     def finish(self) -> None:
-        """Carry the plan out to its last write; watches tell of claims at once."""
+        """Carry the plan out to its last write; watches report claims at once."""
 
         async def run() -> None:
             await self.dispatcher.carry_out(self.plan, ("n",), self.batch)
@@ -63,13 +56,8 @@ class PlannedPod:
         self.rig.api.lose = lambda name, part: self.rig.tell(name)
         asyncio.run(run())
 
-    @property
-    def is_allocated(self) -> bool:
-        """Whether its claim has its devices."""
-        return "allocation" in self.rig.api.claims["a"]["status"]
-
     def carry_out(self) -> Stage:
-        """Carry the plan out as far as to its first write; the stage of the pod then."""
+        """Carry the plan out to its first write; return the pod's stage then."""
 
         async def run() -> Stage:
             await self.dispatcher.carry_out(self.plan, ("n",), self.batch)
@@ -80,22 +68,16 @@ class PlannedPod:
         return asyncio.run(run())
 
 
-def test_a_pod_is_let_go_for_the_devices_that_its_claim_has() -> None:
+def test_a_pod_is_released_only_for_devices_that_its_claim_has_and_keeps() -> None:
     planned = PlannedPod()
     assert planned.carry_out() is Stage.NOMINATING
     assert not planned.counts.outdated
-
-
-def test_not_for_those_that_are_being_taken_back() -> None:
     planned = PlannedPod()
     planned.rig.keeper.freeing.add("u-a")
     planned.rig.keeper.changed("default/a")
     for num_outdated in (1, 2):
         assert planned.carry_out() is Stage.GATED
         assert planned.counts.outdated == num_outdated
-
-
-def test_nor_for_those_that_were_taken_back() -> None:
     planned = PlannedPod()
     planned.rig.api.take_away("a")
     planned.rig.tell("a")
@@ -103,7 +85,7 @@ def test_nor_for_those_that_were_taken_back() -> None:
     assert planned.counts.outdated == 1
 
 
-def test_devices_are_held_for_a_pod_as_it_is_reserved_its_node_and_given_back_with_it() -> None:
+def test_devices_are_held_with_the_reservation_of_the_node_and_released_with_it() -> None:
     planned = PlannedPod(allotted=False)
     assert planned.dispatcher.reserve([(planned.entry, "n")])
     (hold,) = planned.rig.owned.holds.values()
@@ -115,7 +97,7 @@ def test_devices_are_held_for_a_pod_as_it_is_reserved_its_node_and_given_back_wi
 def test_devices_are_written_before_the_node_is() -> None:
     planned = PlannedPod(allotted=False)
     planned.finish()
-    assert planned.is_allocated
+    assert planned.rig.is_allocated()
     (consumer,) = planned.rig.api.claims["a"]["status"]["reservedFor"]
     assert consumer["uid"] == "p-a"
     assert (planned.entry.stage, planned.counts.errors) == (Stage.GATED, 0), "the pod itself is gone"
@@ -126,15 +108,15 @@ def test_a_pod_whose_claims_are_not_written_is_not_nominated() -> None:
     planned.rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"
     planned.rig.api.fail = lambda name, part: None if name == "a" else pytest.fail("it is nominated")
     planned.finish()
-    assert not planned.is_allocated
+    assert not planned.rig.is_allocated()
     assert (planned.rig.free(), planned.entry.stage, planned.counts.errors) == (2, Stage.GATED, 0)
 
 
-def test_a_pod_whose_claims_are_refused_rests_and_is_read_again() -> None:
+def test_a_pod_whose_claims_are_refused_is_read_again() -> None:
     planned = PlannedPod(allotted=False)
     planned.rig.api.fail = lambda name, part: ApiError(422, "Invalid", "denied by a webhook") if part else None
     planned.finish()
-    assert not planned.is_allocated
+    assert not planned.rig.is_allocated()
     assert (planned.rig.free(), planned.entry.stage, planned.counts.errors) == (2, Stage.GATED, 1)
     assert planned.entry.planned is not None
     assert planned.entry.planned.claims == ("u-a",), "they can be given again"
@@ -144,10 +126,10 @@ def test_nothing_is_reserved_for_a_pod_whose_devices_can_not_be_held() -> None:
     planned = PlannedPod(allotted=False)
     planned.rig.fence.others_lead = "another one leads"
     assert not planned.dispatcher.reserve([(planned.entry, "n")])
-    assert (planned.rig.free(), planned.rig.ledger.claim("p-a")) == (2, None)
+    assert (planned.rig.free(), planned.rig.ledger.allocation("p-a")) == (2, None)
 
 
-def test_a_pod_that_lost_its_node_is_not_nominated_anew_while_its_claims_are_not_written() -> None:
+def test_a_pod_that_lost_its_node_is_not_nominated_again_while_its_claims_are_not_written() -> None:
     planned = PlannedPod(allotted=False)
     entry, rig = planned.entry, planned.rig
     entry.pod = msgspec.structs.replace(entry.pod, spec=msgspec.structs.replace(entry.pod.spec, scheduling_gates=None))
@@ -156,8 +138,8 @@ def test_a_pod_that_lost_its_node_is_not_nominated_anew_while_its_claims_are_not
     rig.api.claims["a"]["metadata"]["resourceVersion"] = "999"
     rig.api.fail = lambda name, part: None if name == "a" else pytest.fail("it is nominated")
     planned.finish()
-    assert (entry.stage, rig.free(), planned.is_allocated) == (Stage.LOST, 2, False)
+    assert (entry.stage, rig.free(), planned.rig.is_allocated()) == (Stage.LOST, 2, False)
     rig.tell("a")
     rig.api.fail = lambda name, part: None
     planned.finish()
-    assert (entry.stage, planned.is_allocated) == (Stage.LOST, True), "the pod itself is gone"
+    assert (entry.stage, planned.rig.is_allocated()) == (Stage.LOST, True), "the pod itself is gone"

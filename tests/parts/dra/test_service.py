@@ -20,9 +20,9 @@ ON: dict[str, Any] = {**QUEUE, "dra__allocate": True}
 CLASSES = {"nvidia.com/gpu": "gpu.class"}
 
 
-def test_what_allocates_goes_by_what_the_kernel_knows() -> None:
+def test_the_allocator_uses_the_shared_parts() -> None:
     with running(NODES, **ON, dra__rewrite_extended_resources=CLASSES, cluster__max_age_s=77.0) as kerf:
-        parts = kerf._app.state.parts  # noqa: SLF001
+        parts = kerf.app.state.parts
         keeper, base = parts.queue.claims, parts.base
         assert isinstance(keeper, ClaimKeeper)
         assert (keeper.mirror, keeper.ledger, keeper.owned) == (base.mirror, base.ledger, base.ledger.rows.owned)
@@ -38,9 +38,9 @@ def test_its_metrics_are_on_its_page() -> None:
         assert_its_metrics_are_on_its_page("dra", without, kerf)
 
 
-def test_who_only_rewrites_allocates_nothing() -> None:
+def test_rewriting_alone_allocates_nothing() -> None:
     with running(NODES, dra__rewrite_extended_resources=CLASSES) as kerf:
-        parts = kerf._app.state.parts  # noqa: SLF001
+        parts = kerf.app.state.parts
         assert parts.base.ledger.rows.owned is None
         assert parts.capabilities.get(RewritesRequests) == Rewriting(CLASSES)
 
@@ -54,6 +54,6 @@ def test_who_only_rewrites_allocates_nothing() -> None:
         ({"dra.rewrite_extended_resources": CLASSES, "queue.enabled": True, "dra.allocate": True}, ""),
     ],
 )
-def test_what_can_not_work_is_refused_at_the_start(flags: dict[str, Any], told: str) -> None:
+def test_contradicting_settings_are_refused(flags: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told) if told else nullcontext():
         load_settings(flags=flags)

@@ -1,4 +1,4 @@
-"""What is written on claims: on the version that was decided on, and what makes older writes fail."""
+"""Writes to claims: on the version that was decided on, and those that make older writes fail."""
 
 import asyncio
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def version(claim: ResourceClaim | None) -> int:
     return int(claim.metadata.resource_version)
 
 
-def test_another_claim_of_its_name_is_none() -> None:
+def test_another_claim_of_its_name_is_not_read() -> None:
     api = Api()
     claim = api.claim
     assert version(asyncio.run(api.writer.read(claim))) == version(claim)
@@ -68,12 +68,9 @@ def test_a_claim_that_has_its_devices_or_is_gone_needs_no_seal() -> None:
     api.claims.clear()
     assert asyncio.run(api.writer.seal(known)) is None
     assert api.writes == []
-
-
-def test_a_claim_that_is_gone_as_it_is_sealed_is_none() -> None:
     api = Api(_FINALIZER)
-    api.meanwhile = [api.claims.clear]
-    assert asyncio.run(api.writer.seal(Api(_FINALIZER).claim)) is None
+    known, api.meanwhile = api.claim, [api.claims.clear]
+    assert asyncio.run(api.writer.seal(known)) is None
 
 
 @pytest.mark.parametrize(
@@ -87,8 +84,10 @@ def test_where_annotations_are_full_the_finalizer_comes_or_goes(before: list[str
     assert api.claim.metadata.finalizers == after
 
 
-def test_what_keeps_a_claim_from_being_sealed_for_now_is_told() -> None:
+def test_a_claim_that_nobody_can_write_needs_no_seal_but_a_failing_server_is_an_error() -> None:
     api = Api(_FINALIZER)
+    api.fail = lambda name, part: ApiError(500, "", "etcdserver: request is too large")
+    assert version(asyncio.run(api.writer.seal(api.claim))) == version(api.claim)
     api.fail = lambda name, part: ApiError(503, "ServiceUnavailable", "starting")
     with pytest.raises(ApiError, match="starting"):
         asyncio.run(api.writer.seal(api.claim))

@@ -1,8 +1,15 @@
-"""Columns made without a process."""
+"""A recorder, and columns made without a process."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.parts.history.rigs import Rolling
+from tests.parts.history.rigs import Rig, Rolling
+
+
+@pytest.fixture(name="rig")
+def rig_fixture(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ class RecorderAccount(Consumer):
     """The history: a pod is told of when it comes, has its node, and is gone."""
 
     subscriptions = (
-        "extender/parts/history/recorder.py: hub.cache(PODS).subscribe(self.changed, listed=self._listed)",
+        "extender/parts/history/recorder.py: hub.cache(PODS).subscribe(self.changed, on_list=self._listed)",
     )
 
     def __init__(self, process: Process) -> None:

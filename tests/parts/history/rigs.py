@@ -15,6 +15,7 @@ from extender.ledger.ledger import Ledger
 from extender.parts.history.recorder import PodRows, Recorder, Writer
 from extender.parts.history.settings import HistorySettings
 from extender.queueing.pods.batches import gang_of
+from tests.ledger.builders import pod_object
 
 MIB = 2**20
 
@@ -40,12 +41,20 @@ class Rig:
             self.cluster, lambda: self.others, lambda: self.now,
         )  # fmt: skip
 
+    def runs(self, *names: str) -> None:
+        """Pods of one GPU are on node n."""
+        for name in names:
+            self.pods.upsert(pod_object(name, 1, node="n"))
+
+    def ends(self, name: str) -> None:
+        self.pods.remove(pod_object(name, 1, node="n"))
+
     def cluster(self) -> Cluster:
         return self.ledger.snapshot(self.now)
 
     def listed(self, *pods: set[str]) -> None:
         """A complete list names these pods."""
-        self.pods.keep({f"uid-{name}" for name in set().union(*pods)}, 0.0)
+        self.pods.retain_only({f"uid-{name}" for name in set().union(*pods)}, 0.0)
 
     def write(self, after_s: float = 0.0) -> None:
         self.now += after_s

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from extender.history import files, journals, rolling
-from extender.history.records import HistoryError
 from extender.kube import objects
 from tests.ledger.builders import node_object, pod_object
 from tests.parts.history.rigs import MIB, Rig, column
@@ -51,16 +50,7 @@ def test_a_pods_life_is_one_row(tmp_path: Path) -> None:
     assert (done.about.source, done.about.since_s, done.about.until_s) == ("cluster", 1_000_000.0, 1_001_055.0)
 
 
-def test_a_model_that_no_node_has_is_not_any_model(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.ledger.upsert_node(node_object("n", 8))
-    rig.pods.upsert(pod_object("a", 1, annotations={"kerf.dev/gpu-model": "h100"}))
-    rig.write()
-    assert rig.history().pods["gpu_models"].tolist() == ["h100"]
-
-
-def test_what_is_not_recorded(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_what_is_not_recorded(rig: Rig) -> None:
     daemon = pod_object("daemon", 1, node="n")
     daemon.metadata.owner_references = [type("Owner", (), {"controller": True, "kind": "DaemonSet", "name": "d"})()]
     rig.pods.upsert(daemon)
@@ -69,11 +59,13 @@ def test_what_is_not_recorded(tmp_path: Path) -> None:
     rig.pods.upsert(pod_object("bad", 1, node="n", annotations={"kerf.dev/gpu-memory-each": "much"}))
     rig.pods.upsert(pod_object("cpu", node="n"))
     rig.write()
-    assert rig.history().pods["pod"].tolist() == ["uid-cpu"]
+    rig.ledger.upsert_node(node_object("n", 8))
+    rig.pods.upsert(pod_object("other", 1, annotations={"kerf.dev/gpu-model": "h100"}))  # which no node has
+    rig.write()
+    assert column(rig.history(), "gpu_models") == {"uid-cpu": "", "uid-other": "h100"}
 
 
-def test_a_pod_whose_words_nobody_understands_by_the_time_that_it_has_a_node_ends_all_the_same(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_a_pod_whose_words_nobody_understands_by_the_time_that_it_has_a_node_ends_all_the_same(rig: Rig) -> None:
     rig.pods.upsert(pod_object("a", 1))
     rig.now += 10
     bound = pod_object("a", 1, node="n", annotations={"kerf.dev/gpu-memory-each": "much"})
@@ -84,8 +76,7 @@ def test_a_pod_whose_words_nobody_understands_by_the_time_that_it_has_a_node_end
     assert rig.history().pods["ended_s"].tolist() == [1_000_020.0]
 
 
-def test_a_pod_that_was_deleted_before_it_had_a_node_has_no_start(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_a_pod_that_was_deleted_before_it_had_a_node_has_no_start(rig: Rig) -> None:
     rig.pods.upsert(pod_object("a", 1))
     rig.now += 10
     rig.pods.remove(pod_object("a", 1))
@@ -95,19 +86,18 @@ def test_a_pod_that_was_deleted_before_it_had_a_node_has_no_start(tmp_path: Path
     assert row["ended_s"].tolist() == [1_000_010.0]
 
 
-def test_what_ended_while_nobody_recorded_ended_when_that_became_known(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_what_ended_while_nobody_recorded_ended_when_that_became_known(rig: Rig) -> None:
     rig.ledger.upsert_node(node_object("n", 8))
     rig.ledger.upsert_node(node_object("m", 8))
     for name in ("a", "b"):
-        rig.pods.upsert(pod_object(name, 1, node="n"))
+        rig.runs(name)
     rig.pods.upsert(pod_object("c", 1))
     rig.listed({"a", "b"}, {"c"})
     rig.write()
     rig.ledger.remove_node("m")
     rig.now += 600  # killed
     rig.begin()
-    rig.pods.upsert(pod_object("a", 1, node="n"))
+    rig.runs("a")
     rig.write(5)
     assert np.isnan(rig.history().pods["ended_s"]).all()  # not all is listed yet
     rig.listed({"a"})
@@ -121,16 +111,15 @@ def test_what_ended_while_nobody_recorded_ended_when_that_became_known(tmp_path:
     assert known.about.gaps == ((1_000_000.0, 1_000_600.0),)
 
 
-def test_who_stands_by_writes_nothing_and_tells_all_when_it_leads(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_who_stands_by_writes_nothing_and_tells_all_when_it_leads(rig: Rig, tmp_path: Path) -> None:
     rig.others = "another leads"
-    rig.pods.upsert(pod_object("a", 1, node="n"))
+    rig.runs("a")
     rig.pods.upsert(pod_object("b", 1))
     rig.write()
     assert not list(tmp_path.glob("*"))
     rig.others = ""
     rig.now += 100
-    rig.pods.upsert(pod_object("a", 1, node="n"))  # the take-over lists pods again
+    rig.runs("a")  # the take-over lists pods again
     rig.listed({"a"}, {"b"})
     rig.write()
     submitted = column(rig.history(), "submitted_s")
@@ -161,7 +150,7 @@ def test_columns_are_made_of_journals_and_say_the_same(tmp_path: Path) -> None:
         elif event < 0.8 and running:
             name = chance.choice(sorted(running))
             running.discard(name)
-            rig.pods.remove(pod_object(name, 1, node="n"))
+            rig.ends(name)
             truth[f"uid-{name}"][1] = rig.now
         elif event < 0.9:
             rig.listed(running)
@@ -193,14 +182,13 @@ def test_columns_are_made_of_journals_and_say_the_same(tmp_path: Path) -> None:
         assert not list(rig.directory.glob(journals.PATTERN))
 
 
-def test_the_oldest_pods_are_given_up(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_the_oldest_pods_are_given_up(rig: Rig, tmp_path: Path) -> None:
     for batch in range(12):
         for number in range(50):
             name = f"{batch}-{number}"
-            rig.pods.upsert(pod_object(name, 1, node="n"))
+            rig.runs(name)
             rig.now += 1
-            rig.pods.remove(pod_object(name, 1, node="n"))
+            rig.ends(name)
         rig.listed()
         rig.write()
         rig.roll(max_bytes=40_000)
@@ -212,23 +200,8 @@ def test_the_oldest_pods_are_given_up(tmp_path: Path) -> None:
     assert known.about.since_s == 1_000_000.0 + 50 * min(batches)
 
 
-def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
-    rig = Rig(tmp_path / "h")
-    (tmp_path / "h").write_text("in the way")
-    rig.pods.upsert(pod_object("a", 1, node="n"))
-    rig.write()
-    writer = rig.recorder.writer
-    assert writer.num_lost > 0 and writer.num_written == 0
-    assert "nothing is written" in writer.fault
-    (tmp_path / "h").unlink()
-    rig.pods.upsert(pod_object("b", 1, node="n"))
-    rig.write()
-    assert rig.history().pods["pod"].tolist() == ["uid-b"]
-
-
-def test_lines_that_a_crash_has_cut_are_left_out(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.pods.upsert(pod_object("a", 1, node="n"))
+def test_lines_that_a_crash_has_cut_are_left_out(rig: Rig, tmp_path: Path) -> None:
+    rig.runs("a")
     rig.write()
     (path,) = tmp_path.glob(journals.PATTERN)
     with path.open("ab") as journal:
@@ -236,11 +209,10 @@ def test_lines_that_a_crash_has_cut_are_left_out(tmp_path: Path) -> None:
     assert rig.history().pods["pod"].tolist() == ["uid-a"]
 
 
-def test_columns_are_made_in_a_process_of_their_own(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+def test_columns_are_made_in_a_process_of_their_own(rig: Rig, tmp_path: Path) -> None:
 
     async def live() -> None:
-        rig.pods.upsert(pod_object("a", 1, node="n"))
+        rig.runs("a")
         rig.listed({"a"})
         await rig.recorder.round()
         await rig.recorder.roll()
@@ -255,17 +227,16 @@ def test_columns_are_made_in_a_process_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_process_says_why_there_are_no_columns_and_what_it_has_set_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig(tmp_path)
-    for manifest, fault in (('{"format": "kerf-history", "version": 2}', "no columns are made"), ("", "")):
+    for manifest, fault in (('{"format": "kerf-history", "version": 2}', "journals can't be converted"), ("", "")):
         (tmp_path / files.MANIFEST).write_text(manifest)
         rig.listed()
         rig.write(4000)
         asyncio.run(rig.recorder.roll())
         assert fault in rig.recorder.writer.fault and files.MANIFEST in rig.recorder.writer.fault + caplog.text
     assert (rig.recorder.writer.fault, rig.recorder.writer.num_rolls) == ("", 1)
-    assert "set aside, since it can't be read: " in caplog.text
+    assert "moved aside, as it can't be read: " in caplog.text
 
 
 @pytest.mark.usefixtures("rolls_here")
@@ -279,18 +250,17 @@ def test_where_no_columns_can_be_made_journals_are_bounded(tmp_path: Path) -> No
         rig.write(4000)
         asyncio.run(rig.recorder.roll())
     writer = rig.recorder.writer
-    assert "no columns are made" in writer.fault and "history.json" in writer.fault
+    assert "journals can't be converted" in writer.fault and "history.json" in writer.fault
     assert sum(path.stat().st_size for path in tmp_path.glob(journals.PATTERN)) <= MIB
     assert writer.num_lost >= 600
 
 
 def test_names_are_hashed_with_a_key_that_stays(tmp_path: Path) -> None:
     rig = Rig(tmp_path, hash_names=True)
-    rig.pods.upsert(pod_object("a", 1, node="n"))
-    rig.pods.upsert(pod_object("b", 1, node="n"))
+    rig.runs("a", "b")
     rig.write()
     rig.begin()
-    rig.pods.upsert(pod_object("c", 1, node="n"))
+    rig.runs("c")
     rig.write()
     known = rig.history()
     assert known.about.hashed
@@ -300,18 +270,12 @@ def test_names_are_hashed_with_a_key_that_stays(tmp_path: Path) -> None:
     assert (tmp_path / files.SALT).stat().st_mode & 0o777 == 0o600
 
 
-def test_one_process_at_a_time_makes_columns(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.pods.upsert(pod_object("a", 1, node="n"))
+def test_one_process_at_a_time_makes_columns(rig: Rig, tmp_path: Path) -> None:
+    rig.runs("a")
     rig.write()
-    with rolling._alone(tmp_path) as alone:  # noqa: SLF001
-        assert alone
+    with rolling._locked(tmp_path) as locked:  # noqa: SLF001
+        assert locked
         rig.roll()
         assert not (tmp_path / files.MANIFEST).exists()
     rig.roll()
     assert (tmp_path / files.MANIFEST).exists()
-
-
-def test_no_history_is_said(tmp_path: Path) -> None:
-    with pytest.raises(HistoryError, match=r"history\.json"):
-        files.read(tmp_path)

@@ -67,11 +67,10 @@ def test_what_a_cluster_did_is_in_the_archive_that_it_serves(tmp_path: Path) -> 
         assert kerf.get("/readyz").json() == {"status": "ok"}
 
 
-def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_kept() -> None:
     with running(NODES) as kerf:
         answer = kerf.get("/history", stays=True)
-        assert answer.status == 404
-        assert answer.json()["detail"] == "no history is kept: setting history.path"
+        assert (answer.status, "history.path" in answer.json()["detail"]) == (404, True)
 
 
 def test_a_folder_that_can_not_be_written_to_is_told_and_nothing_else_suffers(tmp_path: Path) -> None:
@@ -80,6 +79,6 @@ def test_a_folder_that_can_not_be_written_to_is_told_and_nothing_else_suffers(tm
         recorder = recorder_of(kerf)
         kerf.run(recorder.round())
         told = kerf.get("/readyz").json()
-        assert told["status"] == "ok" and "history: nothing is written to" in told["degraded"][0]
+        assert told["status"] == "ok" and f"history: {tmp_path / 'h'} can't be written" in told["degraded"][0]
         assert kerf.metric("kerf_history_fault") == 1
         assert kerf.filter(pod("new", 2), ["a", "b"])["NodeNames"]

@@ -14,7 +14,7 @@ from extender.core.valuenet.features import FEATURES
 from extender.core.valuenet.potentials import linear
 from extender.kube import objects
 from extender.kube.memory import MemoryCluster
-from extender.parts.learning.controller import Learning
+from extender.parts.learning.controller import ModelTrialController
 from extender.parts.learning.part import _Judges
 from extender.ranking import files
 from tests.api.bodies import node, pod
@@ -25,9 +25,13 @@ NAMES = [f"n-{number}" for number in range(8)]
 PACKS, SPREADS = {"node_idle": 1.0, "gpus_idle": 0.01}, {"node_idle": -1.0, "gpu_square": -1.0}
 
 
-def written(folder: Path, weights: dict[str, float], why: str = "by hand") -> dict[str, bytes]:
+Contents = dict[str, bytes]
+"""The files of a model."""
+
+
+def written(folder: Path, weights: dict[str, float]) -> Contents:
     potential = linear(np.array([weights.get(name, 0.0) for name in FEATURES]), 0.001)
-    files.write(folder, potential, 1.0, {"mode": why}, ())
+    files.write(folder, potential, 1.0, {"mode": "by hand"}, ())
     return {name: (folder / name).read_bytes() for name in (files.MANIFEST, files.WEIGHTS)}
 
 
@@ -35,7 +39,7 @@ def objects_of(manifest: dict[str, Any]) -> objects.Pod:
     return msgspec.convert(manifest, objects.Pod)
 
 
-def sha(contents: dict[str, bytes]) -> str:
+def sha(contents: Contents) -> str:
     told: str = json.loads(contents[files.MANIFEST])["sha256"]
     return told
 
@@ -55,12 +59,12 @@ class Rig:
         self.num_pods = 0
 
     @property
-    def learning(self) -> Learning:
+    def learning(self) -> ModelTrialController:
         course = judges_of(self.kerf).course
         assert course is not None
         return course
 
-    def hand_in(self, contents: dict[str, bytes], slot: str = "candidate") -> None:
+    def hand_in(self, contents: Contents, slot: str = "candidate") -> None:
         data = {f"{slot}.{name}": b64encode(content).decode() for name, content in contents.items()}
         self.config_map["binaryData"] = {**self.config_map.get("binaryData", {}), **data}
 

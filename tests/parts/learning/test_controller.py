@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from extender.core.policies.registry import CANDIDATE
-from extender.parts.learning.shelf import _COURSE, _PIN
+from extender.parts.learning.model_store import _COURSE, _PIN
 from extender.ranking import files
-from tests.parts.learning.rigs import PACKS, SPREADS, rig, sha, written
+from tests.parts.learning.rigs import PACKS, SPREADS, Contents, Rig, rig, sha, written
+
+DEEP = b'{"sha256":"x","foresight_load":1,"evaluation":[],"training":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
 
 
 @pytest.mark.slow
@@ -38,7 +40,7 @@ def test_a_better_model_comes_to_serve_step_by_step(tmp_path: Path) -> None:
         assert at.kerf.metric("kerf_learning_serving") == 1
         said = [event["message"] for event in at.kerf.events() if event["reason"] == "RankLearned"]
         assert sorted(line.split(":")[0] for line in said) == [
-            f"model {sha(better)[:12]} {what}" for what in ("is tried in shadow", "places a part of the pods", "serves")
+            f"model {sha(better)[:12]} {what}" for what in ("is tried in shadow", "places part of the pods", "serves")
         ]  # fmt: skip
         assert "serves" in at.kerf.service.status()["model"]["learning"]
         # It is better than the released one on what comes: it stays.
@@ -74,7 +76,7 @@ def test_one_that_serves_goes_back_by_itself_when_it_does_worse(tmp_path: Path) 
         assert at.serving() == sha(worse)  # as another leader had decided
         at.see(40)
         told = at.look()
-        assert told["serving"] == "released" and "serves no more: -" in told["said"]
+        assert told["serving"] == "released" and "no longer serves: -" in told["said"]
         assert at.serving() == released
         assert not at.config_map["binaryData"]
 
@@ -87,6 +89,7 @@ def test_a_bad_file_is_refused_and_nothing_changes(tmp_path: Path) -> None:
             ({**better, files.WEIGHTS: better[files.WEIGHTS] + b"x"}, "SHA-256"),
             ({**better, files.MANIFEST: b"{"}, "manifest.json"),
             ({files.MANIFEST: better[files.MANIFEST]}, "has no weights.safetensors"),
+            ({**better, files.MANIFEST: DEEP}, "manifest.json"),
         ):
             at.config_map["binaryData"] = {}
             at.hand_in(contents)
@@ -99,74 +102,61 @@ def test_a_bad_file_is_refused_and_nothing_changes(tmp_path: Path) -> None:
         assert at.see(40) == {"kerf"}
 
 
-def test_a_candidate_whose_files_change_on_trial_is_taken_back(tmp_path: Path) -> None:
-    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
-    with rig(tmp_path, SPREADS) as at:
-        at.hand_in(one)
-        assert at.look()["candidate"] == sha(one)
-        at.hand_in({files.WEIGHTS: other[files.WEIGHTS]})
+def test_a_candidate_whose_files_change_on_trial_is_taken_back(at: Rig, one: Contents, other: Contents) -> None:
+    at.hand_in(one)
+    assert at.look()["candidate"] == sha(one)
+    at.hand_in({files.WEIGHTS: other[files.WEIGHTS]})
+    told = at.look()
+    assert told["candidate"] is None and "its files are missing or were changed" in told["said"]
+    at.hand_in(other)
+    assert at.look()["candidate"] == sha(other)
+
+
+def test_a_person_can_pin_a_model(at: Rig, one: Contents, other: Contents) -> None:
+    released = at.serving()
+    at.hand_in(one, "serving")
+    at.hand_in(other)
+    at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps({"serving": sha(one)})}
+    for pin, serves in (("released", released), (sha(other)[:12], sha(other)), (sha(one)[:8], sha(one))):
+        at.config_map["metadata"]["annotations"][_PIN] = pin
         told = at.look()
-        assert told["candidate"] is None and "its files are gone, or not as they were" in told["said"]
-        at.hand_in(other)
-        assert at.look()["candidate"] == sha(other)
+        assert (told["pin"], told["fault"]) == (pin, None)
+        assert at.serving() == serves
+        assert at.see(40) == {"kerf"}
+        assert at.look()["trials"] == 0
+    at.config_map["metadata"]["annotations"][_PIN] = "f00d"
+    assert "f00d is pinned but not available" in at.look()["fault"]
+    assert at.serving() == released
+    del at.config_map["metadata"]["annotations"][_PIN]
+    assert at.look()["serving"] == sha(one)
+    assert at.serving() == sha(one)
 
 
-def test_a_person_can_pin_a_model(tmp_path: Path) -> None:
-    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
-    with rig(tmp_path, SPREADS) as at:
-        released = at.serving()
-        at.hand_in(one, "serving")
-        at.hand_in(other)
-        at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps({"serving": sha(one)})}
-        for pin, serves in (("released", released), (sha(other)[:12], sha(other)), (sha(one)[:8], sha(one))):
-            at.config_map["metadata"]["annotations"][_PIN] = pin
-            told = at.look()
-            assert (told["pin"], told["fault"]) == (pin, None)
-            assert at.serving() == serves
-            assert at.see(40) == {"kerf"}
-            assert at.look()["trials"] == 0
-        at.config_map["metadata"]["annotations"][_PIN] = "f00d"
-        assert "f00d is pinned and not there" in at.look()["fault"]
-        assert at.serving() == released
-        del at.config_map["metadata"]["annotations"][_PIN]
-        assert at.look()["serving"] == sha(one)
-        assert at.serving() == sha(one)
+def test_a_standby_decides_nothing_and_ranks_as_the_leader_does(at: Rig, one: Contents, other: Contents) -> None:
+    at.hand_in(one, "serving")
+    at.hand_in(other)
+    at.kerf.service.fence.shut(lambda: "another leads")
+    assert at.look()["candidate"] is None
+    assert at.kerf.service.rank.on_trial.model is None, "no leader tries it"
+    course = {"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0}
+    at.config_map["metadata"]["annotations"] = {_COURSE: json.dumps(course)}
+    before = json.dumps(at.config_map)
+    assert at.look()["stage"] == "canary"
+    assert at.serving() == sha(one)
+    assert json.dumps(at.config_map) == before
 
 
-def test_a_standby_decides_nothing_and_ranks_as_the_leader_does(tmp_path: Path) -> None:
-    one, other = written(tmp_path / "one", PACKS), written(tmp_path / "other", {"node_idle": 2.0})
-    with rig(tmp_path, SPREADS) as at:
-        at.hand_in(one, "serving")
-        at.hand_in(other)
-        at.config_map["metadata"]["annotations"] = {
-            _COURSE: json.dumps({"serving": sha(one), "candidate": sha(other), "stage": "canary", "since": 1.0})
-        }
-        at.kerf.service.fence.shut(lambda: "another leads")
-        before = json.dumps(at.config_map)
-        assert at.look()["stage"] == "canary"
-        assert at.serving() == sha(one)
-        assert json.dumps(at.config_map) == before
+def test_of_two_that_write_at_once_one_hears_that_it_was_late(at: Rig, one: Contents) -> None:
+    at.hand_in(one)
+    learning = at.learning
 
+    async def raced() -> None:
+        shelf = await learning._models.read()  # noqa: SLF001
+        assert shelf is not None
+        at.config_map["metadata"]["resourceVersion"] = "999999"
+        await learning._reconcile(shelf)  # noqa: SLF001
 
-def test_without_its_config_map_the_released_model_serves(tmp_path: Path) -> None:
-    with rig(tmp_path, SPREADS, learning__config_map="kerf-system/other") as at:
-        assert at.look()["fault"] == "there is no ConfigMap kerf-system/other"
-        assert at.see(5) == {"kerf"}
-
-
-def test_of_two_that_write_at_once_one_hears_that_it_was_late(tmp_path: Path) -> None:
-    one = written(tmp_path / "one", PACKS)
-    with rig(tmp_path, SPREADS) as at:
-        at.hand_in(one)
-        learning = at.learning
-
-        async def raced() -> None:
-            shelf = await learning._models.read()  # noqa: SLF001
-            assert shelf is not None
-            at.config_map["metadata"]["resourceVersion"] = "999999"
-            await learning._look(shelf)  # noqa: SLF001
-
-        with pytest.raises(Exception, match="has been modified"):
-            at.kerf.run(raced())
-        assert "annotations" not in at.config_map["metadata"]
-        assert at.look()["candidate"] == sha(one)
+    with pytest.raises(Exception, match="has been modified"):
+        at.kerf.run(raced())
+    assert "annotations" not in at.config_map["metadata"]
+    assert at.look()["candidate"] == sha(one)

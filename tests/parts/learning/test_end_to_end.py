@@ -1,22 +1,18 @@
 """The whole circle on a real control plane, compressed: a history is written while pods are scheduled, a rank is fitted
-to it, handed in, tried in shadow and as a canary, serves, and is taken back. Kerf is killed in between."""
+to it, handed in, tried in shadow and as a canary, and serves. Kerf is killed in between."""
 
 import json
 import random
 import subprocess
 import sys
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from extender.core.valuenet.features import FEATURES
-from extender.core.valuenet.potentials import linear
 from extender.history import files as histories
-from extender.parts.learning.shelf import _COURSE, _PIN
-from extender.ranking import files
+from extender.parts.learning.model_store import _PIN
 from extender.ranking.files import _read_manifest
 from tests.controlplane.kerf import ROOT, SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node, pod
@@ -115,8 +111,6 @@ def test_the_whole_circle(clusters: Clusters, tmp_path: Path) -> None:
     plane.request("PATCH", MAP, {"metadata": {"annotations": {_PIN: None}}}, MERGE)
     ranks(cluster, fitted)
 
-    be_taken_back(clusters, work, tmp_path / "bad")
-    ranks(cluster, released)
     assert cluster.kerf.get("/readyz") == {"status": "ok"}
     for name in work.there[-5:]:
         cluster.bound(name)
@@ -143,12 +137,7 @@ def write_history(clusters: Clusters, work: Work, folder: Path) -> None:
 
     wait_until(are_told_to_run, WITHIN_S, "all that run do so in the history")
     wait_until(lambda: cluster.kerf.metric("kerf_history_rolls_total") >= 2, WITHIN_S, "columns are made")
-    known = histories.read(folder)
-    assert len(known.pods["pod"]) == work.num
-    assert set(known.pods["gpus"].tolist()) == {1, 4}
-    started, ended = (np.isfinite(known.pods[name]) for name in ("started_s", "ended_s"))
-    assert (started & ended).sum() > work.num / 3  # others were deleted before they had a node
-    assert set(known.nodes["node"].tolist()) == {f"node-{number}" for number in range(NUM_NODES)}
+    assert len(histories.read(folder).pods["pod"]) == work.num
 
 
 def fit(clusters: Clusters, folder: Path) -> str:
@@ -186,39 +175,7 @@ def come_to_serve(clusters: Clusters, work: Work, fitted: str) -> None:
 
     wait_until(serves, 300.0, f"it serves; {learning(cluster)}")
     assert stages == ["shadow", "canary", "none"]
-    assert "where the fit had found +" in learning(cluster)["said"]
+    assert "the fit had +" in learning(cluster)["said"]
     ranks(cluster, fitted)
     placed_by = {item["metadata"]["annotations"].get("kerf.dev/assigned-by", "").split()[-1] for item in cluster.pods()}
     assert placed_by <= {"kerf", "kerf-candidate"}
-
-    def told() -> bool:
-        events = clusters.plane.request("GET", "/api/v1/namespaces/kube-system/events")["items"]
-        said = [event["message"] for event in events if event["reason"] == "RankLearned"]
-        return any(line.startswith(f"model {fitted[:12]} serves: ") for line in said)
-
-    wait_until(told, WITHIN_S, "it is told")
-
-
-def be_taken_back(clusters: Clusters, work: Work, folder: Path) -> None:
-    """One that serves and does worse than the released one goes by itself."""
-    cluster = work.cluster
-    spoils = {"node_idle": -1.0, "gpu_square": -1.0, "gpus_idle": -1.0}
-    weights = np.array([spoils.get(name, 0.0) for name in FEATURES])
-    bad = files.write(folder, linear(weights, 0.001), 1.0, {"mode": "by hand"}, ()).sha256
-    course = json.dumps({"serving": bad, "promoted": 1})
-    names = (files.MANIFEST, files.WEIGHTS)
-    data = {f"serving.{name}": b64encode((folder / name).read_bytes()).decode() for name in names}
-    cluster.kerf.stop()
-    change = {"metadata": {"annotations": {_COURSE: course}}, "binaryData": data}
-    clusters.plane.request("PATCH", MAP, change, MERGE)
-    clusters.restart_kerf()
-    told: list[str] = []
-
-    def taken_back() -> bool:
-        told.append(model_of(cluster))
-        work.go_on(10)
-        return bool(learning(cluster)["takenBack"])
-
-    wait_until(taken_back, 300.0, "it is taken back")
-    assert bad in told
-    assert "serves no more: -" in learning(cluster)["said"]

@@ -5,30 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from extender.core.valuenet.features import FEATURES
-from extender.core.valuenet.potentials import linear
 from extender.parts.learning.evidence import _Pace
-from extender.ranking import files
-from tests.api.bodies import node, pod
+from tests.api.bodies import pod
 from tests.api.services import Kerf, running
-from tests.parts.learning.rigs import judges_of
-
-NODES = [node(f"n-{number}", 4) for number in range(8)]
-NAMES = [f"n-{number}" for number in range(8)]
-WEIGHTS = {"packs": {"node_idle": 1.0, "gpus_idle": 0.01}, "spreads": {"node_idle": -1.0, "gpu_square": -1.0}}
-
-
-def model(folder: Path, kind: str) -> Path:
-    weights = np.array([WEIGHTS[kind].get(name, 0.0) for name in FEATURES])
-    files.write(folder, linear(weights, 0.001), 1.0, {"mode": "by hand"}, ())
-    return folder
+from tests.parts.learning.rigs import NAMES, NODES, PACKS, SPREADS, judges_of, written
 
 
 @contextmanager
-def serving(path: Path, **flags: Any) -> Iterator[Kerf]:
+def serving(path: Path, weights: dict[str, float], **flags: Any) -> Iterator[Kerf]:
+    written(path, weights)
     given = {"model__mode": "serve", "model__prices": "plain", "model__check_s": 3600.0}
     with running(NODES, **{**given, "model__path": str(path), "model__prior_pods": 0.0, **flags}) as kerf:
         trials = judges_of(kerf).trials
@@ -58,7 +45,7 @@ def try_out(kerf: Kerf) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_rank_that_loses_gives_way_and_comes_back(tmp_path: Path) -> None:
-    with serving(model(tmp_path / "model", "spreads")) as kerf:
+    with serving(tmp_path, SPREADS) as kerf:
         see(kerf)
         assert kerf.get("/version").json()["policy"] == "kerf"
         told = try_out(kerf)
@@ -73,7 +60,7 @@ def test_a_rank_that_loses_gives_way_and_comes_back(tmp_path: Path) -> None:
         assert kerf.metric("kerf_evidence_changes_total") == 1
         assert kerf.filter(pod("next", 1), NAMES)["NodeNames"]  # it serves
         # A better model is a reason to try again, after a while.
-        model(tmp_path / "model", "packs")
+        written(tmp_path, PACKS)
         for _ in range(2):
             kerf.run(kerf.service.rank.round())
         assert try_out(kerf)["evidence"]["tried"] == 1  # not so soon
@@ -86,36 +73,36 @@ def test_a_rank_that_loses_gives_way_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_nothing_is_tried_before_enough_was_seen_or_without_a_change(tmp_path: Path) -> None:
-    with serving(model(tmp_path / "model", "packs")) as kerf:
+    with serving(tmp_path, PACKS) as kerf:
         see(kerf, num_pods=10)
         assert try_out(kerf)["evidence"] == {
             "tried": 0, "ageSeconds": None, "percent": {}, "margin": None, "reason": None, "fault": None,
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("flags", [{"decisions__policy": "kerf"}, {"model__mode": "shadow"}, {"model__mode": "off"}])
-def test_who_has_chosen_a_policy_is_not_overruled(tmp_path: Path, flags: dict[str, Any]) -> None:
-    with serving(model(tmp_path / "model", "packs"), **flags) as kerf:
-        assert judges_of(kerf).trials is None
-        assert kerf.get("/model").json()["evidence"] is None
+def test_who_has_chosen_a_policy_is_not_overruled(tmp_path: Path) -> None:
+    flags: tuple[dict[str, Any], ...] = (
+        {"decisions__policy": "kerf"},
+        {"model__mode": "shadow"},
+        {"model__mode": "off"},
+    )
+    for chosen in flags:
+        with serving(tmp_path, PACKS, **chosen) as kerf:
+            assert judges_of(kerf).trials is None
+            assert kerf.get("/model").json()["evidence"] is None
 
 
-def test_a_standby_tries_nothing_until_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_tries_nothing_until_it_leads_and_a_trial_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("extender.parts.learning.evidence._MAX_S", 0.01)  # a trial that begins is seen by its end
-    with serving(model(tmp_path / "model", "spreads")) as kerf:
+    with serving(tmp_path, SPREADS) as kerf:
         see(kerf)
         fence = kerf.service.fence
         fence.shut(lambda: "b leads")
         assert try_out(kerf)["evidence"]["fault"] is None
         fence.take_over("", lambda: float("inf"), lambda: "")
         fence.open("1")
-        assert "did not finish within" in try_out(kerf)["evidence"]["fault"]
-
-
-def test_a_trial_that_fails_is_told_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extender.parts.learning.evidence._MAX_S", 0.01)
-    with serving(model(tmp_path / "model", "spreads")) as kerf:
-        see(kerf)
         told = try_out(kerf)
         assert (told["auto"], told["evidence"]["tried"]) == ("kerf", 0)
         assert "did not finish within" in told["evidence"]["fault"]

@@ -5,7 +5,6 @@ import copy
 from typing import Any
 
 import msgspec
-import pytest
 import yaml
 
 from extender.kube.cache import Cache
@@ -106,6 +105,10 @@ class Rig:
             asyncio.run(self.flows.run_round())
             self.tell()
 
+    def deleted(self) -> None:
+        """Somebody deletes the pipeline."""
+        self.pipelines.remove(msgspec.convert(self.api.pipelines.pop(PLACE), Pipeline))
+
     @property
     def status(self) -> Manifest:
         found: Manifest = self.api.flows["ml-faas/lstm-pipeline"].get("status", {})
@@ -124,28 +127,34 @@ def taking() -> Rig:
     return rig
 
 
-def test_m8_a_flow_becomes_a_pipeline_whose_phase_it_tells() -> None:
+def running() -> Rig:
+    """One whose flow has its pipeline."""
     rig = taking()
     rig.create()
     rig.rounds()
+    return rig
+
+
+def test_m8_a_flow_becomes_a_pipeline_whose_phase_it_tells() -> None:
+    rig = running()
     (made,) = rig.api.pipelines.values()
-    assert [stage["name"] for stage in made["spec"]["stages"]] == [
-        "data-preprocess-load-data",
-        "data-preprocess-data-clean",
-        "lstm-model-build",
-    ]  # fmt: skip - a list has an order
+    names = [stage["name"] for stage in made["spec"]["stages"]]
+    assert names == ["data-preprocess-load-data", "data-preprocess-data-clean", "lstm-model-build"], (
+        "a list has an order"
+    )
     assert made["metadata"]["annotations"] == {_FLOW: "ml-faas/lstm-pipeline", _FLOW_UID: UID}
     assert "ownerReferences" not in made["metadata"]
     assert (rig.status["phase"], rig.status["pipeline"]) == ("Waiting", PLACE)
     state, reason, notes = rig.accepted
     assert (state, reason) == ("True", "Valid")
-    assert "LSTM-model-build is called lstm-model-build" in notes
+    assert "LSTM-model-build is renamed to lstm-model-build" in notes
     assert "rule" not in notes  # the API server has checked it
     rig.api.pipelines[PLACE]["status"] = {"phase": "Succeeded"}
     rig.rounds()
-    assert rig.status["phase"] == "Succeeded"
-    assert rig.accepted[2] == notes
-    assert len(rig.api.pipelines) == 1
+    assert (rig.status["phase"], rig.accepted[2], len(rig.api.pipelines)) == ("Succeeded", notes, 1)
+    rig.deleted()
+    rig.rounds()
+    assert rig.status["phase"] == "Succeeded", "also where somebody tidies up"
 
 
 def test_in_its_own_namespace_nobody_is_asked_and_the_pipeline_goes_with_it() -> None:
@@ -159,32 +168,32 @@ def test_in_its_own_namespace_nobody_is_asked_and_the_pipeline_goes_with_it() ->
     assert (owner["kind"], owner["uid"]) == ("MLFlow", UID)
 
 
-@pytest.mark.parametrize("taken", [None, "", "ml-faas2", "team ml-faas", "*"])
-def test_a_namespace_runs_pods_of_no_flow_that_it_does_not_take(taken: str | None) -> None:
+def test_a_namespace_runs_pods_of_no_flow_that_it_does_not_take() -> None:
     """Who may write flows in one namespace may not run pods in all."""
-    rig = Rig()
-    if taken is not None:
-        rig.api.namespaces["openfaas-fn"] = taken
-    rig.create()
-    rig.rounds()
-    assert not rig.api.pipelines
-    state, reason, message = rig.accepted
-    assert (state, reason) == ("False", "NamespaceTakesNoFlows")
-    assert message.endswith(f"kubectl annotate namespace openfaas-fn {_TAKES_FLOWS_FROM}=ml-faas")
-    rig.api.namespaces["openfaas-fn"] = "ml-faas"
-    rig.rounds(later_s=31)
-    assert rig.accepted[0] == "True"
-    assert len(rig.api.pipelines) == 1
+    for taken in (None, "", "ml-faas2", "team ml-faas", "*"):
+        rig = Rig()
+        if taken is not None:
+            rig.api.namespaces["openfaas-fn"] = taken
+        rig.create()
+        rig.rounds()
+        assert not rig.api.pipelines
+        state, reason, message = rig.accepted
+        assert (state, reason) == ("False", "NamespaceTakesNoFlows")
+        assert message.endswith(f"kubectl annotate namespace openfaas-fn {_TAKES_FLOWS_FROM}=ml-faas")
+        rig.api.namespaces["openfaas-fn"] = "ml-faas"
+        rig.rounds(later_s=31)
+        assert rig.accepted[0] == "True"
+        assert len(rig.api.pipelines) == 1
 
 
 def test_what_is_no_pipeline_says_all_that_is_wrong() -> None:
     rig = taking()
-    rig.create(stage1={"name": "%", "step": []})
+    rig.create(stage1={"name": "%", "step": []}, stage01={"step": [{"mlfun": "image"}]})
     rig.rounds()
     state, reason, message = rig.accepted
     assert (state, reason, rig.status["phase"]) == ("False", "Invalid", "Failed")
-    assert "spec.pipeline.stage1.name: '%' has no letter or digit" in message
-    assert "spec.pipeline.stage1.step: at least one is needed" in message
+    for word in ("stage1.name: '%' has no letter", "stage1.step: at least one", "stage01: the same stage as stage1"):
+        assert word in message
 
 
 def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
@@ -195,17 +204,17 @@ def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
     assert rig.accepted == ("False", "Refused", "spec.stages: Too many")
 
 
-@pytest.mark.parametrize("where", ["/api/v1/namespaces", "pipelines", "/status"])
-def test_whatever_fails_is_tried_again(where: str) -> None:
-    rig = taking()
-    rig.api.errors[where] = UnreachableError("cut")
-    rig.create()
-    rig.rounds()
-    assert not rig.status
-    rig.api.errors.clear()
-    rig.rounds(later_s=60)
-    assert rig.accepted[0] == "True"
-    assert len(rig.api.pipelines) == 1  # where only the answer was lost, too
+def test_whatever_fails_is_tried_again() -> None:
+    for where in ("/api/v1/namespaces", "pipelines", "/status"):
+        rig = taking()
+        rig.api.errors[where] = UnreachableError("cut")
+        rig.create()
+        rig.rounds()
+        assert not rig.status
+        rig.api.errors.clear()
+        rig.rounds(later_s=60)
+        assert rig.accepted[0] == "True"
+        assert len(rig.api.pipelines) == 1  # where only the answer was lost, too
 
 
 def test_a_pipeline_of_the_same_name_that_is_somebody_elses_is_left_alone() -> None:
@@ -231,79 +240,50 @@ def test_who_claims_to_be_a_flows_pipeline_elsewhere_is_not_believed() -> None:
     assert (rig.status["phase"], rig.status["pipeline"]) == ("Waiting", PLACE)
 
 
-def gone(rig: Rig) -> None:
-    """The flow is deleted, and the watch tells of it."""
-    flow = msgspec.convert(rig.api.flows.pop("ml-faas/lstm-pipeline"), Flow)
-    rig.flows.flows.remove(flow)
-    asyncio.run(rig.flows.run_round())
-
-
 def test_the_pipeline_of_a_flow_that_is_gone_is_cancelled_and_not_deleted() -> None:
-    rig = taking()
-    rig.create()
-    rig.rounds()
-    gone(rig)
+    rig = running()
+    rig.flows.flows.remove(msgspec.convert(rig.api.flows.pop("ml-faas/lstm-pipeline"), Flow))
+    asyncio.run(rig.flows.run_round())
     assert rig.api.pipelines[PLACE]["spec"]["cancel"] is True
 
 
 def test_one_that_went_while_nobody_looked_is_noticed() -> None:
-    before = taking()
-    before.create()
-    before.rounds()
     rig = Rig()
-    rig.api.pipelines = before.api.pipelines
+    rig.api.pipelines = running().api.pipelines
     rig.tell()
     asyncio.run(rig.flows.run_round())
     assert rig.api.pipelines[PLACE]["spec"]["cancel"] is True
 
 
 def test_a_flow_that_can_not_be_read_is_not_taken_for_gone() -> None:
-    rig = taking()
-    rig.create()
-    rig.rounds()
-    rig.flows.flows.keep(set(), 0.0)  # set aside by the mirror
+    rig = running()
+    rig.flows.flows.retain_only(set(), 0.0)  # dropped by the mirror
     asyncio.run(rig.flows.run_round())
     assert "cancel" not in rig.api.pipelines[PLACE]["spec"]
 
 
-@pytest.mark.parametrize("key", ["../../../nodes/x", "a/b/c", "a?limit=1/x", "", "ml-faas/x,y"])
-def test_what_an_author_writes_on_a_pipeline_becomes_no_path(key: str) -> None:
-    rig = Rig()
-    metadata = {"name": "x", "namespace": "ns", "uid": "x", "annotations": {_FLOW: key, _FLOW_UID: "nobody"}}
-    rig.api.pipelines["ns/x"] = {"metadata": metadata, "spec": {}}
-    rig.tell()
-    asyncio.run(rig.flows.run_round())
-    assert rig.api.paths == ["/apis/kerf.dev/v1alpha1/namespaces/ns/pipelines/x"]
-    assert rig.api.pipelines["ns/x"]["spec"]["cancel"] is True
+def test_what_an_author_writes_on_a_pipeline_becomes_no_path() -> None:
+    for key in ("../../../nodes/x", "a/b/c", "a?limit=1/x", "", "ml-faas/x,y"):
+        rig = Rig()
+        metadata = {"name": "x", "namespace": "ns", "uid": "x", "annotations": {_FLOW: key, _FLOW_UID: "nobody"}}
+        rig.api.pipelines["ns/x"] = {"metadata": metadata, "spec": {}}
+        rig.tell()
+        asyncio.run(rig.flows.run_round())
+        assert rig.api.paths == ["/apis/kerf.dev/v1alpha1/namespaces/ns/pipelines/x"]
+        assert rig.api.pipelines["ns/x"]["spec"]["cancel"] is True
 
 
 def test_a_pipeline_that_somebody_deleted_is_not_made_again() -> None:
-    rig = taking()
-    rig.create()
-    rig.rounds()
-    rig.pipelines.remove(msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline))
+    rig = running()
+    rig.deleted()
     rig.rounds()
     assert rig.status["phase"] == "Cancelled"
     assert not rig.api.pipelines
 
 
-def test_a_flow_whose_finished_pipeline_somebody_tidies_up_has_still_succeeded() -> None:
-    rig = Rig()
-    rig.api.namespaces["openfaas-fn"] = "ml-faas"
-    rig.create()
-    rig.rounds()
-    rig.api.pipelines[PLACE]["status"] = {"phase": "Succeeded"}
-    rig.tell()
-    rig.rounds()
-    rig.pipelines.remove(msgspec.convert(rig.api.pipelines.pop(PLACE), Pipeline))
-    rig.rounds()
-    assert rig.status["phase"] == "Succeeded"
-
-
 def test_what_kerf_says_itself_brings_no_turn_forward() -> None:
     """A refusal in other words each time, as quotas give them."""
-    rig = Rig()
-    rig.api.namespaces["openfaas-fn"] = "ml-faas"
+    rig = taking()
     rig.create()
     for number in range(10):
         rig.api.errors["pipelines"] = ApiError(403, "Forbidden", f"quota: used {number}")
@@ -314,17 +294,9 @@ def test_what_kerf_says_itself_brings_no_turn_forward() -> None:
 
 
 def test_a_status_that_met_another_change_is_written_soon() -> None:
-    rig = Rig()
-    rig.api.namespaces["openfaas-fn"] = "ml-faas"
+    rig = taking()
     rig.create()
     rig.api.flows["ml-faas/lstm-pipeline"]["metadata"]["resourceVersion"] = "2"  # a label, say
     rig.rounds()
     rig.rounds(later_s=1.0)
     assert rig.status["phase"] == "Waiting"
-
-
-def test_two_keys_of_one_stage_are_refused() -> None:
-    rig = Rig()
-    rig.create(stage01={"step": [{"mlfun": "image"}]})
-    rig.rounds()
-    assert "stage01: the same stage as stage1" in rig.status["conditions"][0]["message"]

@@ -173,25 +173,20 @@ def test_m8_who_is_in_no_group_of_a_stages_rule_makes_no_flow(plane: ControlPlan
     assert refused("user", stage2={"name": "open", "rule": [], "step": [{"mlfun": "example/x"}]}) == ""
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"first": {"step": [{"mlfun": "x"}]}}, "stages are called stage1, stage2"),
+def test_m8_what_is_wrong_the_api_server_refuses_with_its_place(plane: ControlPlane) -> None:
+    """The original has no schema."""
+    for change, fault in (
+        ({"first": {"step": [{"mlfun": "x"}]}}, "stages must be named stage1, stage2"),
         ({"stage1": {"name": "empty"}}, "spec.pipeline.stage1.step: Required value"),
         ({"stage1": {"step": [{"name": "no image"}]}}, "spec.pipeline.stage1.step[0].mlfun: Required value"),
         ({"stage1": {"step": [{"mlfun": "x"}], "namespace": "../x"}}, "spec.pipeline.stage1.namespace"),
-    ],
-)
-def test_m8_what_is_wrong_the_api_server_refuses_with_its_place(
-    plane: ControlPlane, change: Manifest, fault: str
-) -> None:
-    """The original has no schema."""
-    assert fault in created(speaking_as(plane, "dev"), flow(**change), "?dryRun=All")
+    ):
+        assert fault in created(speaking_as(plane, "dev"), flow(**change), "?dryRun=All")
 
 
 def test_m8_what_a_flow_says_stays(plane: ControlPlane, cluster: KerfCluster) -> None:
     """Else who may run no stage of it could write another in its place."""
     plane.request("POST", FLOWS, flow())
-    with pytest.raises(ApiError, match="a flow can't be changed"):
+    with pytest.raises(ApiError, match="a flow is immutable"):
         changed = {"spec": {"pipeline": {"stage2": {"step": [{"mlfun": "x"}]}}}}
-        plane.request("PATCH", f"{FLOWS}/lstm-pipeline", changed, "application/merge-patch+json")
+        plane.request("PATCH", f"{FLOWS}/lstm-pipeline", changed, MERGE)

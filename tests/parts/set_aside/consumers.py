@@ -5,7 +5,14 @@ from typing import Final
 from extender.kube.objects import Pod
 from extender.kube.transport import PODS_PATH
 from extender.kube.watches import BOUND_PODS, NODES
-from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
+from extender.parts.set_aside.quarantine import (
+    AlikeNodes,
+    Failures,
+    FailureThresholds,
+    PodOutcomes,
+    QuarantineConfig,
+    QuarantineController,
+)
 from tests.kube.consumers.histories import NODE_NAMES, SLOTS
 from tests.kube.consumers.servers import is_unreadable
 from tests.kube.consumers.table import Consumer, Process, has_gpus, is_ending, note_of
@@ -17,23 +24,23 @@ _EARLY_S, _WINDOW_S = 1e9, 1e12
 
 
 class QuarantineAccount(Consumer):
-    """Nodes that are set aside, or on trial, by what is written on them; and pods that failed soon after their start,
+    """Nodes that are quarantined, or on trial, by what is written on them; and pods that failed soon after their start,
     by what is told of them, or is there yet of those that are gone."""
 
     subscriptions = (
         "extender/parts/set_aside/part.py: hub.cache(NODES).subscribe(keeper.changed)",
-        "extender/parts/set_aside/part.py: hub.part(BOUND_PODS).subscribe(lives.changed)",
+        "extender/parts/set_aside/part.py: hub.group(BOUND_PODS).subscribe(lives.changed)",
     )
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
 
         def holds(pod: Pod) -> bool:
-            claim = process.ledger.claim(pod.metadata.uid)
+            claim = process.ledger.allocation(pod.metadata.uid)
             return bool(claim is not None and claim.holding) or bool(pod.spec.resource_claims)
 
-        failures = Failures(Rules(failures=5, namespaces=3, window_s=_WINDOW_S))
-        self.lives = Lives(
+        failures = Failures(FailureThresholds(failures=5, namespaces=3, window_s=_WINDOW_S))
+        self.lives = PodOutcomes(
             transport=process.line,
             failures=failures,
             nodes=AlikeNodes(process.ledger, process.hub.cache(NODES), process.clock),
@@ -43,21 +50,21 @@ class QuarantineAccount(Consumer):
             early_s=_EARLY_S,
             window_s=_WINDOW_S,
         )
-        self.keeper = Keeper(
+        self.keeper = QuarantineController(
             process.line,
             process.ledger,
             process,  # type: ignore[arg-type]
             open_fence(),
             failures,
             self.lives,
-            Terms(acts=True, namespaces=3, early_s=_EARLY_S, max_frac=1.0, for_s=60.0, max_for_s=600.0),
+            QuarantineConfig(acts=True, namespaces=3, early_s=_EARLY_S, max_frac=1.0, for_s=60.0, max_for_s=600.0),
             process.clock,
             process.wall_clock,
         )
         self.read = set[int]()
         self.num_failed = 0
         process.hub.cache(NODES).subscribe(self.keeper.changed)
-        process.hub.part(BOUND_PODS).subscribe(self.lives.changed)
+        process.hub.group(BOUND_PODS).subscribe(self.lives.changed)
 
     def check(self, told: Told) -> None:
         said = {name: self.keeper.words(name).partition(":")[0] for name in NODE_NAMES}
@@ -65,9 +72,9 @@ class QuarantineAccount(Consumer):
         for name, node in told.nodes().items():
             note = note_of(node, "set-aside")
             if len(note) > 1:  # else nobody can read it
-                expected[name] = "on trial" if '"trial":true' in note else "set aside"
+                expected[name] = "on trial" if '"trial":true' in note else "quarantined"
         assert said == expected
-        assert self.keeper.num_set_aside == sum(state == "set aside" for state in expected.values())
+        assert self.keeper.num_set_aside == sum(state == "quarantined" for state in expected.values())
 
     async def check_at_rest(self, told: Told) -> None:
         for _ in SLOTS:  # it reads some at a time

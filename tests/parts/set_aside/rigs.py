@@ -11,7 +11,14 @@ from extender.kube import objects
 from extender.kube.cache import Cache
 from extender.kube.events import EventRecorder
 from extender.ledger.ledger import Ledger
-from extender.parts.set_aside.quarantine import AlikeNodes, Failures, Keeper, Lives, Rules, Terms
+from extender.parts.set_aside.quarantine import (
+    AlikeNodes,
+    Failures,
+    FailureThresholds,
+    PodOutcomes,
+    QuarantineConfig,
+    QuarantineController,
+)
 from extender.plugins.set_aside import SET_ASIDE, Note, read_note
 from extender.scheduling.fence import Fence
 from tests.ledger.builders import Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
@@ -46,21 +53,21 @@ class Rig:
         """A process that knows nothing but what the API server tells."""
         self.ledger = Ledger(reservation_ttl_s=30.0)
         if self.acts:
-            self.ledger.heed_notes()
-        self.failures = Failures(Rules(5, 3, WINDOW_S))
+            self.ledger.enable_quarantine()
+        self.failures = Failures(FailureThresholds(5, 3, WINDOW_S))
         times = {"early_s": EARLY_S, "window_s": WINDOW_S}
 
         def has_gpus(pod: objects.Pod) -> bool:
-            claim = self.ledger.claim(pod.metadata.uid)
+            claim = self.ledger.allocation(pod.metadata.uid)
             return claim is not None and bool(claim.holding)
 
         self.nodes_seen = Cache[objects.Node, objects.Node](lambda node: node)
         self.pods_seen = Cache[objects.Pod, objects.Pod](lambda pod: pod)
         self.alike = AlikeNodes(self.ledger, self.nodes_seen, self.clock)
-        self.lives = Lives(self.transport, self.failures, self.alike, has_gpus, self.clock, self.wall, **times)
-        terms = Terms(self.acts, 3, EARLY_S, self.max_frac, FOR_S, MAX_FOR_S)
+        self.lives = PodOutcomes(self.transport, self.failures, self.alike, has_gpus, self.clock, self.wall, **times)
+        terms = QuarantineConfig(self.acts, 3, EARLY_S, self.max_frac, FOR_S, MAX_FOR_S)
         self.events = EventRecorder(self.transport, self.clock)
-        self.keeper = Keeper(
+        self.keeper = QuarantineController(
             *(self.transport, self.ledger, self.events, self.fence, self.failures, self.lives),
             *(terms, self.clock, self.wall),
         )

@@ -20,7 +20,7 @@ NAMESPACES = ("tenant-a", "tenant-b", "tenant-c")
 KEY = "kerf.dev/set-aside"
 NODE = "/api/v1/nodes/black-hole"
 MERGE = "application/merge-patch+json"
-WHY = "set aside: 9 pods failed here soon after their start"
+WHY = "quarantined: 9 pods failed here soon after starting"
 ONLY_THERE = {"pool": "small"}
 
 
@@ -117,7 +117,7 @@ def test_three_tenants_pods_fail_on_a_node_and_the_next_goes_elsewhere(tenants: 
         tenants.fail(namespace)
     assert (tenants.note, tenants.num_aside) == ("", 0), "two namespaces of a tenant are no weapon"
     tenants.fail(c)
-    wait_until(lambda: tenants.num_aside == 1, WITHIN_S, "the node is set aside")
+    wait_until(lambda: tenants.num_aside == 1, WITHIN_S, "the node is quarantined")
     assert tenants.note.startswith('{"pods":9,"namespaces":3,')
     assert tenants.node_of(tenants.submit(a)) == "sound"
     wait_until(lambda: "SetAside" in tenants.events, WITHIN_S, "the node has its event")
@@ -133,11 +133,3 @@ def test_three_tenants_pods_fail_on_a_node_and_the_next_goes_elsewhere(tenants: 
     tenants.cluster.plane.request("PATCH", NODE, {"metadata": {"annotations": {KEY: None}}}, MERGE)
     assert tenants.node_of(waits) == "black-hole"
     assert (tenants.num_aside, tenants.note) == (0, "")
-
-
-def test_never_keeps_a_node_open_whatever_fails_on_it(tenants: Tenants) -> None:
-    tenants.cluster.plane.request("PATCH", NODE, {"metadata": {"annotations": {KEY: "never"}}}, MERGE)
-    for namespace in NAMESPACES * 2:
-        tenants.fail(namespace)
-    assert (tenants.note, tenants.num_aside) == ("never", 0)
-    assert tenants.node_of(tenants.submit(NAMESPACES[0])) == "black-hole"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from extender.parts.usage import asking
-from extender.parts.usage.questions import Question
+from extender.parts.usage.questions import PrometheusQuery
 from tests.telemetry.servers import Page, Server, serving
 
 Told = tuple[Mapping[str, str], float | str]
@@ -44,7 +44,7 @@ class Asking:
         return cls()
 
     async def finished(self, told: bytes) -> tuple[int, bytes, str]:
-        answer = asking._ask(msgspec.json.decode(told, type=Question))  # noqa: SLF001
+        answer = asking._ask(msgspec.json.decode(told, type=PrometheusQuery))  # noqa: SLF001
         return 0, msgspec.json.encode(answer), ""
 
     async def end(self) -> None:

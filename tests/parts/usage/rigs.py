@@ -11,18 +11,19 @@ from extender.core.clusters import Cluster
 from extender.core.fragmentation import Mix
 from extender.explain.counting import CountsGpuHours
 from extender.kube import objects
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.ledger.arrays import SampleTimes
 from extender.ledger.ledger import Ledger
 from extender.parts.usage.accounts import MICRO
-from extender.parts.usage.meter import Meter, Sight
+from extender.parts.usage.meter import Meter, MeterInputs
 from extender.parts.usage.settings import UsageSettings
 from extender.ranking.demands import gpu_mix, guessed
 from tests.api.bodies import pod
 from tests.api.services import Kerf
 from tests.ledger.builders import TTL_S, Clock, node_object, pod_manifest
+from tests.telemetry.feeds import FakeFeed
 
-ALONE = Led("only", float("-inf"), float("inf"))
+ALONE = LeadTime("only", float("-inf"), float("inf"))
 HOLDERS = ("booked", "used", "measured", "idle")
 MODELS = ("capacity", "free", "stranded", "sick")
 
@@ -38,7 +39,7 @@ class Rig:
 
     clock: Clock = field(default_factory=Clock)
     ledger: Ledger = field(default_factory=lambda: Ledger(reservation_ttl_s=TTL_S))
-    led: Led = ALONE
+    led: LeadTime = ALONE
     standby: str = ""
     fault: str = ""
     wanted: UsageSettings = field(default_factory=UsageSettings)
@@ -46,7 +47,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.ledger.arrays.observe(SampleTimes())
-        sight = Sight(
+        sight = MeterInputs(
             *(self.ledger, lambda: self.led, lambda: self.standby, lambda: self.fault, default_mix),
             *(self.clock, lambda: 1e9 + self.clock()),
         )
@@ -94,6 +95,11 @@ class Rig:
         self.clock.now += after_s
         asyncio.run(self.meter.tick())
 
+    def passes(self, seconds: float) -> None:
+        """The meter looks now and after that time."""
+        self.tick()
+        self.tick(seconds)
+
     # What was counted, in GPU-seconds
 
     def booked(self, by: str = "namespace") -> dict[str, float]:
@@ -116,6 +122,15 @@ def passes(kerf: Kerf, seconds: float) -> None:
     kerf.run(meter_of(kerf).tick())
     kerf.clock.now += seconds
     kerf.run(meter_of(kerf).tick())
+
+
+def slept(kerf: Kerf, feed: FakeFeed, seconds: float) -> None:
+    """Some time passes in which telemetry is read, and the meter looks before and after."""
+    assert kerf.parts.telemetry is not None
+    for _ in range(3):
+        feed.clock.now = kerf.clock.now
+        kerf.run(kerf.parts.telemetry.observer.round())
+        passes(kerf, seconds / 2)
 
 
 def placed(kerf: Kerf, name: str, gpus: int, node: str = "a100-0") -> None:

@@ -10,15 +10,15 @@ import pytest
 from extender.parts.usage.asking import _ask
 from extender.parts.usage.lines import OTHER
 from extender.parts.usage.past import Past
-from extender.parts.usage.questions import Answer, Question
+from extender.parts.usage.questions import PrometheusAnswer, PrometheusQuery
 from extender.telemetry.sources.source import Access
 from tests.ledger.builders import Clock
 from tests.parts.usage.prometheuses import Told, answering
 
 
-def answered(told: Mapping[str, Sequence[Told]], by: str = "namespace", **more: object) -> Answer:
+def answered(told: Mapping[str, Sequence[Told]], by: str = "namespace", **more: object) -> PrometheusAnswer:
     with answering(told) as server:
-        question = Question(server.url, Access(), 3600, by)
+        question = PrometheusQuery(server.url, Access(), 3600, by)
         for name, value in more.items():
             setattr(question, name, value)
         return _ask(question)

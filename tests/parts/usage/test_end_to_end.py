@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from tests.controlplane.kerf import SCHEDULER_CONFIG
 from tests.controlplane.objects import gpu_node
 from tests.controlplane.processes import Process, wait_until
 from tests.e2e.fixtures import Clusters
@@ -51,18 +50,3 @@ def test_a_fail_over_counts_each_second_once(clusters: Clusters, tmp_path: Path)
             counted, passed = value(running, QUERY), time.monotonic() - began
     assert counted <= NUM_GPUS * (passed + 2.0)
     assert counted >= NUM_GPUS * (passed - OFF_S)
-
-
-def test_a_spent_budget_is_an_event_of_the_namespace(clusters: Clusters) -> None:
-    budget = ("--set", "usage.budgets={default: 0.0001}", "--set", "usage.every_s=1")
-    cluster = clusters.open(SCHEDULER_CONFIG / "decisive.yaml", *budget)
-    cluster.add_nodes(gpu_node("node", gpus=4))
-    cluster.submit("held", NUM_GPUS)
-    cluster.bound("held")
-
-    def told() -> list[str]:
-        events = clusters.plane.request("GET", "/api/v1/namespaces/default/events")["items"]
-        return [event["message"] for event in events if event["reason"] == "GPUBudget"]
-
-    (message,) = wait_until(told, 150, "an event", interval_s=1.0)
-    assert "of 0.0001 GPU-hours for 30 days are booked" in message

@@ -6,21 +6,6 @@ from hypothesis import strategies as st
 from extender.parts.usage.lines import OTHER, Key, Lines
 
 
-def test_equal_keys_have_one_line() -> None:
-    lines = Lines(10, 5)
-    numbers = [lines.number(Key("a", owner, "t4")) for owner in ("x", "y", "x")]
-    assert numbers == [0, 1, 0]
-    assert lines.opened == [0, 1]
-
-
-def test_nobody_has_more_than_a_part_of_the_lines() -> None:
-    lines = Lines(10, 2)
-    for owner in "pqrst":
-        lines.number(Key("greedy", owner, "t4"))
-    assert lines.keys == [Key("greedy", "p", "t4"), Key("greedy", "q", "t4"), Key("greedy", OTHER, "t4")]
-    assert lines.number(Key("modest", "x", "t4")) == 3
-
-
 def test_who_finds_no_line_counts_under_other_of_its_namespace_and_then_of_all() -> None:
     lines = Lines(2, 2)
     for namespace in "abcde":
@@ -32,11 +17,12 @@ def test_who_finds_no_line_counts_under_other_of_its_namespace_and_then_of_all()
     ]
 
 
-def test_busy_namespaces_do_not_take_the_names_of_others() -> None:
+def test_busy_namespaces_have_no_more_than_a_part_and_do_not_take_the_names_of_others() -> None:
     lines = Lines(40, 4)
     for busy in range(10):
         for owner in "pqrst":
             lines.number(Key(f"busy-{busy}", owner, "t4"))
+    assert lines.keys[:5] == [Key("busy-0", owner, "t4") for owner in (*"pqrs", OTHER)]
     for namespace in ("late", "later"):
         assert lines.keys[lines.number(Key(namespace, "x", "t4"))] == Key(namespace, OTHER, "t4")
 
@@ -62,13 +48,13 @@ def test_a_namespace_with_a_budget_has_its_lines_however_many_there_are() -> Non
     ]
 
 
-def test_closed_lines_make_room() -> None:
-    lines = Lines(1, 1)
-    lines.number(Key("a", "x", "t4"))
+def test_equal_keys_have_one_line_and_closed_lines_make_room() -> None:
+    lines = Lines(2, 2)
+    assert [lines.number(Key("a", owner, "t4")) for owner in "xyx"] == [0, 1, 0]
     lines.close(0)
     assert lines.number(Key("b", "y", "t4")) == 0
-    assert lines.keys == [Key("b", "y", "t4")]
-    assert lines.opened == [0, 0]
+    assert lines.keys == [Key("b", "y", "t4"), Key("a", "y", "t4")]
+    assert lines.opened == [0, 1, 0]
 
 
 NAMES = st.sampled_from("abcdefghijkl")

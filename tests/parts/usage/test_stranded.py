@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from extender.core.annotations import MEMORY_EACH, SHARE
 from extender.core.clusters import WHOLE_MILLI
@@ -39,25 +38,18 @@ def drawn(seed: int) -> Rig:
     return rig
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_it_is_what_gpu_hours_count(seed: int) -> None:
-    rig = drawn(seed)
-    rig.tick()
-    meter, cluster = rig.meter, rig.ledger.snapshot(rig.clock())
-    assert meter.rates is not None and meter.stranding is not None
-    told = meter.stranding.milli(cluster)
-    assert told[: meter.rates.of_nodes.shape[1]].tolist() == meter.rates.of_nodes[STRANDED].tolist()
-    elsewhere = pickle.loads(pickle.dumps(meter.stranding.packed())).unpacked(cluster)  # noqa: S301
-    assert elsewhere.milli(cluster).tolist() == told.tolist()
-
-
-def test_some_is_stranded_in_the_clusters_above() -> None:
+def test_it_is_what_gpu_hours_count() -> None:
     found = []
     for seed in range(40):
         rig = drawn(seed)
         rig.tick()
-        assert rig.meter.stranding is not None
-        found.append(int(rig.meter.stranding.milli(rig.ledger.snapshot(rig.clock())).sum()))
+        meter, cluster = rig.meter, rig.ledger.snapshot(rig.clock())
+        assert meter.rates is not None and meter.stranding is not None
+        told = meter.stranding.milli(cluster)
+        assert told[: meter.rates.of_nodes.shape[1]].tolist() == meter.rates.of_nodes[STRANDED].tolist()
+        elsewhere = pickle.loads(pickle.dumps(meter.stranding.packed())).unpacked(cluster)  # noqa: S301
+        assert elsewhere.milli(cluster).tolist() == told.tolist()
+        found.append(int(told.sum()))
     assert sum(milli > 0 for milli in found) > 20
 
 
@@ -79,12 +71,6 @@ def test_what_was_bound_since_counts_at_once_and_a_closed_node_strands_nothing()
     assert after is not None
     assert bound.tolist() == after.milli(rig.ledger.snapshot(rig.clock())).tolist()
     assert before.milli(rig.ledger.snapshot(rig.clock()), [rows["open"]]).sum() == 0
-
-
-def test_a_standby_tells_none() -> None:
-    rig = drawn(1)
-    rig.tick()
-    assert rig.meter.stranding is not None
     rig.standby = "another leads"
     rig.tick()
     assert rig.meter.stranding is None

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from extender.cli.top import _stranded
 from tests.api.bodies import node, pod
@@ -28,20 +27,14 @@ def answers_what_if(kerf: Kerf) -> bool:
 
 
 def told(kerf: Kerf) -> dict[str, float]:
-    """GPUs, and parts of all GPUs, by who tells them."""
+    """Stranded GPUs by surface."""
     page = kerf.get("/nodes").json()
-    families = text_string_to_metric_families(kerf.get("/metrics").content.decode())
-    of_nodes = [
-        sample.value
-        for family in families
-        for sample in family.samples
-        if sample.name == "kerf_node_gpus" and sample.labels["state"] == "stranded"
-    ]
+    nodes = [item["node"] for item in page["items"]]
     found = {
         "top": page["totals"]["gpusStranded"],
         "nodes": sum(item["gpusStranded"] for item in page["items"]),
         "metric": kerf.metric("kerf_gpus_stranded"),
-        "metric by node": sum(of_nodes),
+        "metric by node": sum(kerf.metric("kerf_node_gpus", node=node, state="stranded") for node in nodes),
         "page": kerf.service.overviews.totals(kerf.service.placer.snapshot())["gpusStranded"],
     }
     if answers_what_if(kerf):
@@ -68,19 +61,6 @@ def test_everywhere(kerf: Kerf) -> None:
     totals = kerf.get("/nodes").json()["totals"]
     assert totals["strandedPart"] == round(totals["gpusStranded"] / totals["gpus"], 4)
     assert _stranded(totals).startswith(f", {totals['gpusStranded']:.1f} stranded (")
-
-
-def test_what_if_tells_it_as_the_plan_leaves_it(kerf: Kerf) -> None:
-    if not answers_what_if(kerf):
-        return
-    rest = {"kerf.dev/gpu-share": "100", "kerf.dev/gpu-memory-each": "1Gi"}
-    filled = asked(kerf, pods=[pod("fills", None, annotations=rest)], replicas=2)
-    assert filled["placed"] == 2
-    assert filled["stranded"] == 0 < filled["strandedBefore"]  # what was left of two GPUs is given away
-    nothing = asked(kerf, pods=[pod("too-large", 64)])
-    assert nothing["stranded"] == nothing["strandedBefore"] > 0
-    emptied = asked(kerf, drain=["a"])
-    assert emptied["stranded"] <= nothing["stranded"]
 
 
 def test_where_gpu_hours_are_not_counted_nobody_tells_a_number() -> None:

@@ -2,15 +2,12 @@
 
 import itertools
 
-import pytest
-
-from extender.kube.leadership import Led
+from extender.kube.leadership import LeadTime
 from extender.parts.usage.accounts import Sums
 from extender.parts.usage.lines import OTHER
 from extender.parts.usage.questions import Step
 from extender.parts.usage.steps import Span, grouped
 from extender.parts.usage.timeline import Timeline
-from tests.ledger.builders import Clock
 from tests.parts.usage.rigs import Rig
 
 BEGAN = 1_000_001_000
@@ -32,13 +29,10 @@ def test_minutes_are_those_of_the_clock_and_hold_what_was_counted_in_them() -> N
     rig = Rig()
     rig.node("n", 4)
     rig.pod("p", 2, "n")
-    rig.tick()
-    rig.tick(35.0)
+    rig.passes(35.0)
     rig.gone("p")
-    rig.tick()
     rig.pod("q", 1, "n", "other")
-    rig.tick()
-    rig.tick(70.0)  # over the end of a minute, and of another
+    rig.passes(70.0)  # over the end of a minute, and of another
     steps = told(rig)
     assert booked(steps) == [(-20, 40.0, 2 * 35.0 + 5.0), (40, 60.0, 60.0), (100, 5.0, 5.0)]
     assert [step.booked for step in steps] == [{"default": 70.0, "other": 5.0}, {"other": 60.0}, {"other": 5.0}]
@@ -46,44 +40,34 @@ def test_minutes_are_those_of_the_clock_and_hold_what_was_counted_in_them() -> N
 
 
 def test_after_another_has_led_there_is_a_gap() -> None:
-    rig = Rig(led=Led("1", 1000.0, 1000.0))
+    rig = Rig(led=LeadTime("1", 1000.0, 1000.0))
     rig.node("n", 4)
     rig.pod("p", 1, "n")
     rig.tick()
-    rig.led = Led("1", 1000.0, 1030.0)
+    rig.led = LeadTime("1", 1000.0, 1030.0)
     rig.tick(30.0)
     rig.standby = "standby: the lease is held by another"
     rig.tick(600.0)
-    rig.standby, rig.led = "", Led("2", 1620.0, 1640.0)
+    rig.standby, rig.led = "", LeadTime("2", 1620.0, 1640.0)
     rig.tick(10.0)
     rig.tick(5.0)
     assert booked(told(rig)) == [(-20, 30.0, 30.0), (580, 20.0, 20.0)]
 
 
-def test_after_a_long_sleep_each_minute_has_its_own() -> None:
+def test_older_than_a_day_is_told_in_quarters_of_an_hour() -> None:
     rig = Rig()
     rig.node("n", 4)
     rig.pod("p", 1, "n")
     rig.tick()
-    rig.tick(3 * 3600.0)
-    steps = told(rig, BEGAN)
-    assert len(steps) == 180
-    assert {(step.seconds, step.amounts[4]) for step in steps[:-1]} == {(60.0, 60.0)}
-    coarse = rig.meter.timeline.coarse.steps
-    assert [step.counted_ms for step in coarse] == [700_000, *[900_000] * 11, 200_000]  # it is 03:03:20
-
-
-def test_older_than_a_day_is_told_in_quarters_of_an_hour() -> None:
-    rig = Rig()
-    rig.node("n", 1)
-    rig.tick()
     for _ in range(30):
-        rig.tick(3600.0)
+        rig.tick(3600.0)  # each minute of a long sleep has its own
     now = 1e9 + rig.clock()
     minutes, quarters = told(rig, now - 86_400), told(rig, now - 2 * 86_400)
     assert {after.at - before.at for before, after in itertools.pairwise(minutes)} == {60}
+    assert {(step.seconds, step.amounts[4]) for step in minutes[1:-1]} == {(60.0, 60.0)}
     assert {after.at - before.at for before, after in itertools.pairwise(quarters)} == {900}
-    assert sum(step.seconds for step in quarters) == 30 * 3600.0
+    counted = [step.seconds for step in quarters]
+    assert (counted[:2], counted[-1], sum(counted)) == ([700.0, 900.0], 200.0, 30 * 3600.0)  # it is 03:03:20
     first = Span(86_400, 3600).first(now)
     assert told(rig, first, 3600) == grouped(told(rig, first), 3600), "whichever they are made of"
     assert len(rig.meter.timeline.fine.steps) == 25 * 60, "no more than a day and an hour of minutes"
@@ -97,26 +81,14 @@ def test_where_the_clock_is_set_all_steps_move_with_it() -> None:
     assert (before.at, after.at) == (1e9 - 40, 1e9 - 40 + 3600)
 
 
-@pytest.mark.parametrize("num", [20, 21, 500])
-def test_masses_of_namespaces_are_not_told_apart_in_a_step(num: int) -> None:
-    timeline = Timeline()
-    timeline.align(0, 1e9)
-    amounts = {f"n{number:03}": number + 1 for number in range(num)}
-    timeline.cut(20_000, Sums(20_000, (0, 0, 0, 0, sum(amounts.values()), 0, 0, 0), amounts))
-    (step,) = timeline.fine.steps
-    assert len(step.booked) == 20
-    assert step.booked[f"n{num - 1:03}"] == num
-    assert sum(step.booked.values()) == sum(amounts.values())
-    assert (OTHER in step.booked) == (num > 20)
-
-
-def test_what_a_namespace_gave_back_is_not_told_again() -> None:
-    rig = Rig(clock=Clock(1000.0))
-    rig.node("n", 4)
-    rig.pod("p", 1, "n", "gone")
-    rig.tick()
-    rig.tick(40.0)
-    rig.gone("p")
-    rig.tick()
-    rig.tick(60.0)
-    assert [step.booked for step in told(rig)] == [{"gone": 40.0}, {}]
+def test_masses_of_namespaces_are_not_told_apart_in_a_step() -> None:
+    for num in (20, 21):
+        timeline = Timeline()
+        timeline.align(0, 1e9)
+        amounts = {f"n{number:03}": number + 1 for number in range(num)}
+        timeline.cut(20_000, Sums(20_000, (0, 0, 0, 0, sum(amounts.values()), 0, 0, 0), amounts))
+        (step,) = timeline.fine.steps
+        assert len(step.booked) == 20
+        assert step.booked[f"n{num - 1:03}"] == num
+        assert sum(step.booked.values()) == sum(amounts.values())
+        assert (OTHER in step.booked) == (num > 20)

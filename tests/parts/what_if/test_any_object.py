@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -73,8 +72,3 @@ def test_a_text_is_read_or_an_error(text: str) -> None:
     except DocumentError:
         return
     assert all(isinstance(document.manifest, dict) for document in documents)
-
-
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: str(sample["kind"]))
-def test_the_samples_themselves_are_read(sample: Any) -> None:
-    assert read_documents(json.dumps(sample))

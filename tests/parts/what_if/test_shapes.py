@@ -8,10 +8,10 @@ import msgspec
 from extender.kube.objects import Node
 from extender.ledger.ledger import Ledger
 from extender.parts.what_if.missing import _keys_of, _resources_of, _Shape, _shapes_of
-from extender.planning.demands import Choice, Demands, Term
+from extender.planning.demands import AffinityTerm, Demands, PodSelector
 from extender.planning.plans import PlanPod
 from extender.queueing.pods.objects import decode_node, decode_pod
-from tests.parts.what_if.what_if_facts import A100, H100, Manifest, node, pod
+from tests.parts.what_if.what_if_facts import A100, H100, Manifest, node, offering, pod
 
 HOSTNAME = "kubernetes.io/hostname"
 
@@ -29,12 +29,6 @@ def shapes(
 
 def likes(*manifests: Manifest, **options: Any) -> list[str]:
     return [shape.like for shape in shapes(*manifests, **options)]
-
-
-def offering(manifest: Manifest, **resources: str) -> Manifest:
-    found = manifest["status"]["allocatable"] | resources
-    manifest["status"]["allocatable"] = {name: amount for name, amount in found.items() if amount}
-    return manifest
 
 
 def tainted(manifest: Manifest, *taints: tuple[str, str]) -> Manifest:
@@ -155,22 +149,21 @@ def test_memory_that_cannot_be_read_is_none() -> None:
 
 
 def test_the_labels_that_pods_name() -> None:
-    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in ("one", "two")] + [
-        {"matchFields": []}
-    ]
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    specs = [
-        decode_pod(pod("p", spec={"nodeSelector": {"pool": "x"}, "affinity": affinity})).spec,
-        decode_pod(pod("q", spec={"affinity": {"nodeAffinity": {}}})).spec,
-        decode_pod(pod("r", spec={"affinity": {}})).spec,
-        decode_pod(pod("s")).spec,
-    ]
-    assert _keys_of(specs, []) == {"pool", "one", "two"}
+    terms: list[Manifest] = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in ("one", "two")]
+    terms += [{"matchFields": []}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    specs: tuple[Manifest | None, ...] = (
+        {"nodeSelector": {"pool": "x"}, "affinity": {"nodeAffinity": required}},
+        {"affinity": {"nodeAffinity": {}}},
+        {"affinity": {}},
+        None,
+    )
+    assert _keys_of([decode_pod(pod("p", spec=spec)).spec for spec in specs], []) == {"pool", "one", "two"}
 
 
 def test_the_labels_and_resources_of_a_plan() -> None:
-    term = Term(HOSTNAME, Choice(None, ()))
-    demands = Demands(resources=(("rdma/hca", 1), ("hugepages-2Mi", 2)), apart=(term,))
+    term = AffinityTerm(HOSTNAME, PodSelector(None, ()))
+    demands = Demands(resources=(("rdma/hca", 1), ("hugepages-2Mi", 2)), anti_affinity=(term,))
     batch = [PlanPod("a", topology="rack"), PlanPod("b", demands=demands), PlanPod("c")]
     assert _resources_of(batch) == {"rdma/hca", "hugepages-2Mi"}
     assert _keys_of([], batch) == {"rack", HOSTNAME}

@@ -9,17 +9,18 @@ from typing import Any
 import msgspec
 
 from extender.core.policies.registry import POLICIES
-from extender.explain.processes import Talk, Turns
+from extender.explain.processes import ParentPipe, QuestionQueue
 from extender.kube.client import Query
 from extender.kube.memory import MemoryCluster
 from extender.ledger.ledger import Ledger
 from extender.ledger.mirror import Mirror
 from extender.parts.what_if.answers import WhatIfAnswers
-from extender.parts.what_if.grounds import Facts
+from extender.parts.what_if.inputs import WhatIfInputs
 from extender.parts.what_if.process import _answer
 from extender.parts.what_if.questions import Question, needs_of, read_question
-from extender.parts.what_if.waiting import Waiting
+from extender.parts.what_if.waiting import PendingState
 from extender.plugins.holdings import whole_gpus
+from extender.plugins.set_aside import SET_ASIDE, Note, text_of
 from extender.queueing.pods.objects import decode_node, decode_pod
 from tests.dra.owned_rig import OwnedRig
 from tests.parts.what_if.test_what_if_process import four_at_once
@@ -34,28 +35,28 @@ CONFIGURED = ("tightest", "bestfit", "kerf")
 class Process:
     """The process, in this one: what it is told goes the same way, and is kept."""
 
-    def __init__(self, told: list[Facts]) -> None:
+    def __init__(self, told: list[WhatIfInputs]) -> None:
         self._told, self._question = told, list[Question]()
 
     async def ask(self, content: bytes) -> bytes:
         if not self._question:
             self._question.append(read_question(content))
             return msgspec.json.encode(needs_of(self._question[0]))
-        facts: Facts = pickle.loads(content)  # noqa: S301
+        facts: WhatIfInputs = pickle.loads(content)  # noqa: S301
         self._told.append(facts)
         return msgspec.json.encode(_answer(self._question[0], facts))
 
 
-class Here(Turns):
+class Here(QuestionQueue):
     """Turns for such processes."""
 
     def __init__(self) -> None:
         super().__init__(max_s=7.0)
-        self.told: list[Facts] = []
+        self.told: list[WhatIfInputs] = []
         self.modules: list[str] = []
 
     @asynccontextmanager
-    async def process(self, module: str) -> AsyncIterator[Talk]:
+    async def process(self, module: str) -> AsyncIterator[ParentPipe]:
         self.modules.append(module)
         yield Process(self.told)  # type: ignore[misc]
 
@@ -85,7 +86,7 @@ class Asked:
                 self.ledger.upsert_node(decode_node(item))
             elif "nodeName" in item["spec"]:
                 self.ledger.upsert_pod(decode_pod(item), self.now)
-                mirror.tenants.upsert_pod(decode_pod(item))
+                mirror.bound_pods.upsert_pod(decode_pod(item))
         self.turns = Here()
         self.what_if = WhatIfAnswers(
             transport=self.api,
@@ -98,7 +99,7 @@ class Asked:
             **options,
         )
 
-    def tell(self, **question: Any) -> tuple[Any, Facts]:
+    def tell(self, **question: Any) -> tuple[Any, WhatIfInputs]:
         """The answer, and what it was made on."""
         answer = asyncio.run(self.what_if.answer(msgspec.json.encode(question)))
         return msgspec.json.decode(answer), self.turns.told[-1]
@@ -118,7 +119,7 @@ def test_a_question_about_pods_takes_the_nodes_and_what_is_held_of_them() -> Non
     assert [item["metadata"]["name"] for item in msgspec.json.decode(facts.nodes)["items"]] == ["a", "b"]
     assert (facts.pods_on, facts.pending, facts.ledger, facts.devices, facts.stranding) == ({}, None, None, None, None)
     assert facts.num_pods == {"a": 2, "b": 0}
-    assert (facts.default_policy, facts.max_s, facts.waiting) == ("tightest", 7.0, Waiting())
+    assert (facts.default_policy, facts.max_s, facts.waiting) == ("tightest", 7.0, PendingState())
     assert facts.ignored == {"ignored/one"}
     assert facts.cluster.node_names == ("a", "b")
     assert facts.cluster.devices is None
@@ -126,6 +127,17 @@ def test_a_question_about_pods_takes_the_nodes_and_what_is_held_of_them() -> Non
         name: (policy.name, policy.by_state, policy.apart, policy.terms, policy.breakdown)
         for name, policy in facts.policies.items()
     } == {name: (name, POLICIES[name].by_state, None, None, None) for name in CONFIGURED}
+
+
+def test_a_quarantined_node_takes_no_pods_but_a_new_copy_of_it_does() -> None:
+    ledger = Ledger(reservation_ttl_s=30.0)
+    ledger.enable_quarantine()
+    quarantined = node("a", 4)
+    quarantined["metadata"]["annotations"] = {SET_ASIDE: text_of(Note(7, 3, 1_700_000_000, 2_000_000_000))}
+    asked = Asked(quarantined, ledger=ledger)
+    assert asked.tell(pods=[pod("p", 2)])[0]["placed"] == 0
+    answer, _ = asked.tell(pods=[pod("p", 2)], addNodes=[{"template": "a"}])
+    assert [entry["node"] for entry in answer["assignments"]] == ["a+1"]
 
 
 def test_a_node_that_is_drained_tells_its_pods_if_it_is_known() -> None:
@@ -152,12 +164,12 @@ def test_what_is_stranded_as_a_node_is_drained_is_told_where_the_service_counts(
 
 def test_those_that_wait_are_listed_with_what_the_queue_knows_of_them() -> None:
     waits = pod("w", 2)
-    asked = Asked(node("a", 8), waits, waiting=lambda: Waiting({"other": "over quota"}, []))
+    asked = Asked(node("a", 8), waits, waiting=lambda: PendingState({"other": "over quota"}, []))
     answer, facts = asked.tell(waiting=True)
     assert [entry["pod"] for entry in answer["assignments"]] == ["ns/w"]
     assert asked.gets() == [("nodes", None), ("pods", "spec.nodeName=,status.phase=Pending")]
-    assert facts.waiting == Waiting({"other": "over quota"}, [])
-    assert asked.tell(pods=[pod("p", 1)])[1].waiting == Waiting()
+    assert facts.waiting == PendingState({"other": "over quota"}, [])
+    assert asked.tell(pods=[pod("p", 1)])[1].waiting == PendingState()
 
 
 def test_rows_go_along_where_nodes_are_added_without_what_is_not_held_any_more() -> None:
@@ -176,7 +188,7 @@ def test_who_runs_where_goes_along_as_far_as_it_matters() -> None:
     takes["spec"]["containers"][0]["resources"]["limits"][RDMA] = "1"
     asked = Asked(node("a", 8), plain, takes)
 
-    def uids(facts: Facts) -> set[str]:
+    def uids(facts: WhatIfInputs) -> set[str]:
         return {one.uid for portion in facts.crowd for one in pickle.loads(portion)}  # noqa: S301
 
     assert uids(asked.tell(pods=[pod("p", 1)])[1]) == {"takes"}
@@ -239,7 +251,7 @@ def test_without_a_claim_that_matters_no_devices_go_along() -> None:
 
 
 def test_claims_of_those_that_wait_matter_too() -> None:
-    _, asked = owned("mine", waiting=lambda: Waiting({}, ["default/mine"]))
+    _, asked = owned("mine", waiting=lambda: PendingState({}, ["default/mine"]))
     told = asked.tell(waiting=True)[1].devices
     assert told is not None
     assert told.claims.keys() == {"default/mine"}

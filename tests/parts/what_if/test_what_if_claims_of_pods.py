@@ -15,7 +15,7 @@ from extender.kube.objects import Pod
 from extender.parts.what_if.claims import (
     AskedClaims,
     DeviceFacts,
-    claims_of,
+    names_of,
     pack,
     pods_of,
     read_claims,
@@ -120,7 +120,7 @@ def test_what_a_pod_with_a_node_has_it_has_to_get_anew_and_its_claims_are_those_
     )
     found = asked.of(running)
     assert (names(found.allocated), names(found.unallocated)) == ([], ["made"])
-    with pytest.raises(RequestError, match="gets its devices for ns/p: it goes where these are"):
+    with pytest.raises(RequestError, match="is allocated for ns/p: it must go to these devices"):
         asked.of(pod("q", named("made"), on="n"))
     assert names(asked.of(pod("r", named("made"))).allocated) == ["made"]
 
@@ -131,39 +131,34 @@ def test_devices_that_a_claim_has_are_for_all_pods_that_name_it_and_else_for_the
         assert names(asked.of(pod(name, named("has"))).allocated) == ["has"]
     for _ in range(2):
         assert names(asked.of(pod("p", named("free"))).unallocated) == ["free"]
-    with pytest.raises(
-        RequestError, match=r"^its ResourceClaim free gets its devices for ns/p: it goes where these are$"
-    ):
+    fault = r"^its ResourceClaim free is allocated for ns/p: it must go to these devices$"
+    with pytest.raises(RequestError, match=fault):
         asked.of(pod("q", named("free")))
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        pytest.param(spec("nic"), id="of a class that the cluster does not have"),
-        pytest.param(spec("gpu", count=3), id="more than any node has"),
-    ],
-)
-def test_of_claims_beside_gpus_by_resource_those_of_others_are_not_looked_at(others: Manifest) -> None:
-    asked = asking(claim("mine"), templates={"others": others})
-    found = asked.of(pod("p", from_template("others"), named("mine"), gpus=1))
-    assert names(found.unallocated) == ["mine"]
-    assert found.asked is not None
-    assert asked.unchecked == {"ns/p"}
-    alone = asked.of(pod("q", from_template("others"), gpus=1))
-    assert (alone, asked.unchecked) == (PodClaims(), {"ns/p", "ns/q"})
-    assert names(asked.of(pod("p", named("mine"), gpus=1)).unallocated) == ["mine"]
-    assert asked.unchecked == {"ns/p", "ns/q"}
+def test_of_claims_beside_gpus_by_resource_those_of_others_are_not_looked_at() -> None:
+    for others in (spec("nic"), spec("gpu", count=3)):  # a class of no node, and more than any node has
+        asked = asking(claim("mine"), templates={"others": others})
+        found = asked.of(pod("p", from_template("others"), named("mine"), gpus=1))
+        assert names(found.unallocated) == ["mine"]
+        assert found.asked is not None
+        assert asked.unchecked == {"ns/p"}
+        alone = asked.of(pod("q", from_template("others"), gpus=1))
+        assert (alone, asked.unchecked) == (PodClaims(), {"ns/p", "ns/q"})
+        assert names(asked.of(pod("p", named("mine"), gpus=1)).unallocated) == ["mine"]
+        assert asked.unchecked == {"ns/p", "ns/q"}
 
 
 def test_a_claim_that_nobody_knows_is_not_looked_at_beside_gpus_by_resource_and_refused_else() -> None:
     asked = asking(claim("mine"))
     found = asked.of(pod("p", named("gone"), from_template("gone"), named("mine"), gpus=1))
     assert (names(found.unallocated), asked.unchecked) == (["mine"], {"ns/p"})
-    with pytest.raises(RequestError, match=r"^its ResourceClaim gone is neither in the cluster nor given beside it$"):
-        asked.of(pod("q", named("gone")))
-    with pytest.raises(RequestError, match=r"^its ResourceClaimTemplate gone is not given beside it$"):
-        asked.of(pod("q", from_template("gone")))
+    for one, fault in (
+        (named("gone"), r"^its ResourceClaim gone is neither in the cluster nor given$"),
+        (from_template("gone"), r"^its ResourceClaimTemplate gone is not given$"),
+    ):
+        with pytest.raises(RequestError, match=fault):
+            asked.of(pod("q", one))
     with pytest.raises(RequestError, match="nic"):
         asking(templates={"t": spec("nic")}).of(pod("q", from_template("t")))
     assert asked.unchecked == {"ns/p"}
@@ -175,26 +170,7 @@ def alternatives(*device_classes: str) -> Manifest:
     return {"devices": {"requests": [{"name": "r", "firstAvailable": found}]}}
 
 
-@pytest.mark.parametrize(
-    ("claims", "gpus", "others"),
-    [
-        pytest.param([named("nic")], 0, True, id="a network card"),
-        pytest.param([from_template("nics")], 0, True, id="several, from a template"),
-        pytest.param([from_template("imaginary")], 0, True, id="neither word by itself"),
-        pytest.param([named("nic"), from_template("gpus")], 0, False, id="a GPU besides"),
-        pytest.param([named("mig")], 0, False, id="a partition of one"),
-        pytest.param([named("alternatives")], 0, False, id="perhaps a GPU"),
-        pytest.param([named("cards")], 0, True, id="one card or another"),
-        pytest.param([from_template("gpu-first")], 0, False, id="a GPU before it"),
-        pytest.param([named("gone")], 0, False, id="nobody knows what"),
-        pytest.param([named("nic"), from_template("gone")], 0, False, id="nobody knows what the second is"),
-        pytest.param([named("nothing")], 0, False, id="nothing at all"),
-        pytest.param([named("gone")], 1, True, id="beside GPUs by resource"),
-    ],
-)
-def test_where_kerf_allocates_nothing_claims_of_others_are_not_looked_at(
-    claims: Sequence[Mapping[str, str]], gpus: int, others: bool
-) -> None:
+def test_where_kerf_allocates_nothing_claims_of_others_are_not_looked_at() -> None:
     given = [claim("nic", spec=spec("nic.example.com")), claim("mig", spec=spec("mig.nvidia.com"))]
     given += [claim("alternatives", spec=alternatives("nic", "gpu.x.com"))]
     given += [claim("cards", spec=alternatives("nic", "dpu")), claim("nothing", spec={})]
@@ -204,15 +180,28 @@ def test_where_kerf_allocates_nothing_claims_of_others_are_not_looked_at(
         "gpu-first": spec("gpu.nvidia.com", "nic"),
         "imaginary": spec("gpus-not", "migrate"),
     }
-    asked = asking(given=given, templates=templates, allocates=False)
-    if others:
+    for claims, gpus in (
+        ([named("nic")], 0),
+        ([from_template("nics")], 0),
+        ([from_template("imaginary")], 0),
+        ([named("cards")], 0),
+        ([named("gone")], 1),
+    ):
+        asked = asking(given=given, templates=templates, allocates=False)
         assert asked.of(pod("p", *claims, gpus=gpus)) == PodClaims()
         assert asked.unchecked == {"ns/p"}
-    else:
-        with pytest.raises(
-            RequestError, match=r"^asks devices by ResourceClaim, and Kerf allocates none here \(setting dra"
-        ):
-            asked.of(pod("p", *claims, gpus=gpus))
+    for claims in (
+        [named("nic"), from_template("gpus")],
+        [named("mig")],
+        [named("alternatives")],
+        [from_template("gpu-first")],
+        [named("gone")],
+        [named("nic"), from_template("gone")],
+        [named("nothing")],
+    ):
+        asked = asking(given=given, templates=templates, allocates=False)
+        with pytest.raises(RequestError, match=r"dra\.allocate"):
+            asked.of(pod("p", *claims))
         assert not asked.unchecked
 
 
@@ -230,15 +219,9 @@ def test_what_is_given_without_a_namespace_or_a_uid_gets_one() -> None:
 
 
 def test_claims_are_named_once_and_pods_that_cannot_be_read_name_none() -> None:
-    manifests: list[Any] = [
-        {
-            "metadata": {"name": "p"},
-            "spec": {"resourceClaims": [{"name": "a", **named("x")}, {"name": "b", **named("y")}]},
-        },
-        {"spec": 7},
-        {"metadata": {"namespace": "ns"}, "spec": {"resourceClaims": [{"name": "a", **from_template("t")}]}},
-        {"metadata": {"name": "q"}, "spec": {"resourceClaims": [{"name": "a", **named("x")}]}},
-        {"metadata": {"name": "r"}, "spec": {}},
-    ]
-    assert claims_of(pods_of(manifests)) == ["default/x", "default/y", "ns/"]
-    assert len(pods_of(manifests)) == 4
+    def naming(*claims: Mapping[str, str], **metadata: str) -> Manifest:
+        return {"metadata": metadata, "spec": {"resourceClaims": [{"name": "c", **one} for one in claims]}}
+
+    pods = [naming(named("x"), named("y")), {"spec": 7}, naming(from_template("t"), namespace="ns"), naming(named("x"))]
+    assert names_of([*pods, {"metadata": {"name": "r"}, "spec": {}}]) == ["default/x", "default/y", "ns/"]
+    assert len(pods_of(pods)) == 3

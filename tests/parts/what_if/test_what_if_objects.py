@@ -3,19 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from extender.parts.what_if.process import _answer
-from extender.parts.what_if.questions import WhatIfError, needs_of, read_question
-from tests.parts.what_if.test_missing_nodes import waits
-from tests.parts.what_if.what_if_facts import H100, Manifest, facts, node, pod
+from extender.parts.what_if.questions import WhatIfError
+from tests.parts.what_if.what_if_facts import H100, Manifest, facts, node, pod, told, waits
 
 SAMPLES = Path(__file__).parents[2] / "explain" / "manifests" / "samples"
-
-
-def told(known: Any, **question: Any) -> Any:
-    return _answer(read_question(msgspec.json.encode(question)), known)
 
 
 def job(name: str, pods: int, gpus: int, **annotations: str) -> Manifest:
@@ -26,34 +19,13 @@ def job(name: str, pods: int, gpus: int, **annotations: str) -> Manifest:
     return {"kind": "Job", "metadata": metadata, "spec": {"parallelism": pods, "template": template}}
 
 
-def test_an_object_is_told_by_its_nodes_and_by_the_reasons_of_what_stays_pending() -> None:
-    found = told(facts([node("a", 8, H100), node("b", 8, H100)]), objects=[job("train", 3, 8), job("small", 0, 1)])
-    assert (found["pods"], found["placed"]) == (3, 2)
-    train, small = found["objects"]
-    assert train == {
-        "object": "Job ns/train",
-        "place": "objects[0]",
-        "pods": 3,
-        "placed": 2,
-        "nodes": [{"node": "a", "pods": ["ns/train-0"]}, {"node": "b", "pods": ["ns/train-1"]}],
-        "reasons": {"needs 8 GPUs, best node: 0 free": 1},
-        "notes": [],
-    }
-    assert (small["object"], small["pods"], small["notes"]) == (
-        "Job ns/small",
-        0,
-        ["it makes no pods as it is written"],
-    )
-
-
-@pytest.mark.parametrize("sample", sorted(path.stem for path in SAMPLES.glob("*.yaml")))
-def test_every_sample_is_answered_as_text(sample: str) -> None:
-    found = told(
-        facts([node(f"n{number}", 8) for number in range(4)]), manifest=(SAMPLES / f"{sample}.yaml").read_text()
-    )
-    (one,) = found["objects"]
-    assert one["placed"] == one["pods"] == found["pods"] > 0
-    assert sum(len(entry["pods"]) for entry in one["nodes"]) == one["pods"]
+def test_every_sample_is_answered_as_text() -> None:
+    known = facts([node(f"n{number}", 8) for number in range(4)])
+    for sample in sorted(SAMPLES.glob("*.yaml")):
+        found = told(known, manifest=sample.read_text())
+        (one,) = found["objects"]
+        assert one["placed"] == one["pods"] == found["pods"] > 0, sample
+        assert sum(len(entry["pods"]) for entry in one["nodes"]) == one["pods"]
 
 
 def test_a_gang_goes_as_a_whole_or_not_at_all() -> None:
@@ -103,9 +75,7 @@ def test_a_pod_group_says_how_many_start_together_and_where() -> None:
 def test_a_pod_group_that_is_not_given_is_noted_and_its_pods_start_together() -> None:
     found = told(facts([node("a", 8)]), objects=[grouped(f"m{number}", "g", 5) for number in range(2)])
     assert found["placed"] == 0
-    assert found["objects"][0]["notes"] == [
-        "PodGroup ns/g is not given beside it: all pods that name it start together"
-    ]
+    assert found["objects"][0]["notes"] == ["PodGroup ns/g is not given: all pods that name it start together"]
 
 
 def test_copies_of_an_object_are_gangs_of_their_own() -> None:
@@ -131,8 +101,10 @@ def test_pods_of_one_name_are_told_apart() -> None:
 def test_nodes_among_the_objects_are_added_or_what_new_ones_may_be_like() -> None:
     new = {"kind": "Node"} | node("big", 16, H100)
     known = facts([node("a", 8)])
-    found = told(known, objects=[job("train", 1, 16), new])
-    assert found["objects"][0]["nodes"] == [{"node": "big+1", "pods": ["ns/train-0"]}]
+    found = told(known, objects=[job("train", 1, 16), job("none", 0, 1), new])
+    train, none = found["objects"]
+    assert train["nodes"] == [{"node": "big+1", "pods": ["ns/train-0"]}]
+    assert (none["pods"], none["notes"]) == (0, ["it creates no pods as written"])
     found = told(known, objects=[job("train", 2, 16), new], findNodes=True)
     assert found["missing"]["nodes"] == [{"like": "big", "count": 2, "gpus": 16, "model": "h100-80gb-hbm3"}]
 
@@ -148,19 +120,17 @@ def test_new_nodes_have_the_labels_that_the_pods_of_an_object_name() -> None:
 
 def test_a_question_about_objects_is_refused_with_the_place_of_what_is_wrong() -> None:
     known = facts([node("a", 8)])
-    with pytest.raises(WhatIfError, match=r"^objects\[1\] \(Job b\): spec.parallelism: Expected `int"):
-        told(known, objects=[job("a", 1, 1), job("b", "two", 1)])  # type: ignore[arg-type]
-    with pytest.raises(WhatIfError, match=r"^document 2, line 3 \(Foo x\): kind: Foo is not known"):
-        told(known, manifest="kind: Service\n---\nkind: Foo\nmetadata: {name: x}\n")
-    with pytest.raises(WhatIfError, match="Expected `str` of length <= 1048576"):
-        told(known, manifest="x" * 2**21)
-    with pytest.raises(WhatIfError, match="9,999 pods beside 10 others are more than 10,000"):
-        told(known, objects=[job("a", 10, 1), job("b", 9_999, 1)])
-
-
-def test_what_kubectl_leaves_null_is_as_if_it_were_not_there() -> None:
-    written = {"metadata": {"creationTimestamp": None, "name": "p"}, "spec": {"containers": [{"resources": {}}]}}
-    assert told(facts([node("a", 8)]), pods=[written], objects=[{"kind": "Pod"} | written])["placed"] == 2
+    for question, fault in (
+        ({"objects": [job("a", 1, 1), job("b", "two", 1)]}, r"^objects\[1\] \(Job b\): spec.parallelism: "),  # type: ignore[arg-type]
+        (
+            {"manifest": "kind: Service\n---\nkind: Foo\nmetadata: {name: x}\n"},
+            r"^document 2, line 3 \(Foo x\): kind: ",
+        ),
+        ({"manifest": "x" * 2**21}, "1048576"),
+        ({"objects": [job("a", 10, 1), job("b", 9_999, 1)]}, "9,999 pods with 10 others"),
+    ):
+        with pytest.raises(WhatIfError, match=fault):
+            told(known, **question)
 
 
 def test_draining_alone_tells_where_the_pods_go_and_which_do_not_fit() -> None:
@@ -175,24 +145,10 @@ def test_draining_alone_tells_where_the_pods_go_and_which_do_not_fit() -> None:
 
 def test_nodes_that_are_added_alone_are_for_the_pods_that_wait() -> None:
     known = facts([node("a", 8)], [pod("x", 4, on="a")], [waits("fits", 4), waits("gains", 8), waits("never", 9)])
-    question: dict[str, Any] = {"addNodes": [{"template": "a"}]}
-    assert needs_of(read_question(msgspec.json.encode(question))).waiting
-    found = told(known, **question)
+    found = told(known, addNodes=[{"template": "a"}])
     assert (found["pods"], found["placed"]) == (3, 2)
     assert found["gained"] == ["ns/gains"], "the other has room as it is"
     assert [entry["pod"] for entry in found["unassigned"]] == ["ns/never"]
     found = told(known, objects=[{"kind": "Node"} | node("big", 24)])
     assert found["gained"] == ["ns/gains", "ns/never"]
     assert told(known, findNodes=True)["missing"]["sentence"] == "1 node of 8 x a100-sxm4-40gb"
-
-
-@pytest.mark.parametrize("beside", [{"pods": [pod("p", 1)]}, {"objects": [job("j", 1, 1)]}, {"drain": ["a"]}])
-def test_nodes_that_are_added_for_something_are_for_that_alone(beside: Manifest) -> None:
-    question = read_question(msgspec.json.encode({"addNodes": [{"template": "a"}]} | beside))
-    assert not needs_of(question).waiting
-
-
-def test_what_claims_its_objects_need_are_asked_for() -> None:
-    named = {"kind": "Pod"} | pod("p", spec={"resourceClaims": [{"name": "x", "resourceClaimName": "mine"}]})
-    made = {"kind": "Pod"} | pod("q", spec={"resourceClaims": [{"name": "x", "resourceClaimTemplateName": "t"}]})
-    assert needs_of(read_question(msgspec.json.encode({"objects": [named, made]}))).claims == ["ns/mine", "ns/"]

@@ -2,30 +2,24 @@
 
 from collections.abc import Mapping
 
-from extender.explain.manifests.objects import Given, Workload
+from extender.explain.manifests.objects import GivenObjects, Workload
 from extender.kube.objects import Pod
 from extender.parts.what_if.claims import AskedClaims
-from extender.parts.what_if.pods import Newcomers, PodReader
+from extender.parts.what_if.pods import NewPods, PodReader
 from extender.parts.what_if.questions import Objects
 from extender.planning.demands import Demands
 from extender.planning.plans import PlanPod
 from extender.planning.reports import PlanReport
 from extender.queueing.pods.objects import decode_node, decode_pod
-from tests.parts.what_if.what_if_facts import Manifest, node, pod
+from tests.parts.what_if.what_if_facts import Manifest, asking, node, pod
 
-CLAIMS = "its ResourceClaims, which are not Kerf's to allocate"
+CLAIMS = "its ResourceClaims, which Kerf doesn't allocate"
 RUNTIME = "what its RuntimeClass adds to it"
 RDMA = "rdma/hca"
 
 
 def reader() -> PodReader:
     return PodReader("bestfit", AskedClaims(None, {}, {}))
-
-
-def asking(name: str, **limits: str) -> Manifest:
-    made = pod(name)
-    made["spec"]["containers"][0]["resources"]["limits"] |= limits
-    return made
 
 
 def test_a_pod_that_cannot_be_understood_is_told_and_the_others_are_planned() -> None:
@@ -41,7 +35,7 @@ def test_a_pod_that_cannot_be_understood_is_told_and_the_others_are_planned() ->
 
 def test_claims_of_others_are_not_looked_at_beside_all_else_that_is_wanted() -> None:
     claims = {"resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]}
-    plain, demanding = pod("a", 1, spec=claims), asking("b", **{"nvidia.com/gpu": "1", RDMA: "2"})
+    plain, demanding = pod("a", 1, spec=claims), asking("b", 0, {"nvidia.com/gpu": "1", RDMA: "2"})
     demanding["spec"] |= claims
     batch, faults = reader().planned(decode_pod(one) for one in (plain, demanding, pod("c", 1)))
     assert not faults
@@ -63,27 +57,25 @@ def added(one: Pod) -> list[tuple[str, str | None, str | None, str | None]]:
     return [(item.key, item.operator, item.value, item.effect) for item in one.spec.tolerations or ()]
 
 
-def admitted(*pods: Manifest, assume: bool = True) -> tuple[list[Pod], Newcomers]:
-    new = Newcomers([decode_node(NODE), decode_node(node("plain", 1))], assume=assume)
+def admitted(*pods: Manifest, assume: bool = True) -> tuple[list[Pod], NewPods]:
+    new = NewPods([decode_node(NODE), decode_node(node("plain", 1))], assume=assume)
     return new.as_admitted([decode_pod(one) for one in pods]), new
 
 
-def noted(new: Newcomers, key: str) -> tuple[str, ...]:
+def noted(new: NewPods, key: str) -> tuple[str, ...]:
     demands = new.noted(PlanPod(key)).demands
     return () if demands is None else demands.unchecked
 
 
 def test_tolerations_of_the_resources_that_a_pod_asks_for_are_added_and_told() -> None:
-    both = asking("p", **{"nvidia.com/gpu": "1", RDMA: "1", "x/y": "1"})
-    both["spec"]["tolerations"] = [
-        {"key": "team", "operator": "Exists"},
-        {"key": RDMA, "operator": "Equal", "value": "1"},
-    ]
+    both = asking("p", 0, {"nvidia.com/gpu": "1", RDMA: "1", "x/y": "1"})
+    own = [{"key": "team", "operator": "Exists"}, {"key": RDMA, "operator": "Equal", "value": "1"}]
+    both["spec"]["tolerations"] = own
     (found,), new = admitted(both)
     assert [key for key, *_ in added(found)] == ["team", RDMA, "nvidia.com/gpu", RDMA]
     assert added(found)[2:] == [(key, "Exists", "", "NoSchedule") for key in ("nvidia.com/gpu", RDMA)]
     words = (
-        "the toleration of taint {}: taken to be added by the API server, as ExtendedResourceToleration, GKE and AKS do"
+        "the toleration of taint {}: assumed to be added at admission, as ExtendedResourceToleration, GKE and AKS do"
     )
     assert noted(new, "ns/p") == (words.format("nvidia.com/gpu"), words.format(RDMA))
     assert new.tolerate_more
@@ -136,51 +128,29 @@ def report(assigned: Mapping[str, str], unassigned: Mapping[str, str]) -> PlanRe
 
 
 def test_each_object_is_told_with_its_pods_by_node_and_why_others_have_none() -> None:
-    given = Given(
-        [workload("a", pod("x"), pod("y"), pod("z"), pod("w"), notes=("as written",)), workload("b", pod("x"))]
-    )
-    objects = Objects.of(given, ["ns/y"])
+    first = workload("a", pod("x"), pod("y"), pod("z"), pod("w"), notes=("as written",))
+    objects = Objects.of(GivenObjects([first, workload("b", pod("x"))]), ["ns/y"])
     assert [one.key for one in objects.pods] == ["ns/x", "ns/y.2", "ns/z", "ns/w", "ns/x.2"]
     placed = report({"ns/z": "n", "ns/x": "n", "ns/y.2": "m", "ns/y": "n"}, {"ns/w": "busy", "ns/x.2": "full"})
+    a = {"object": "Job ns/a", "place": "objects[0]", "pods": 4, "placed": 3, "reasons": {"busy": 1}}
+    nodes = [{"node": "n", "pods": ["ns/x", "ns/z"]}, {"node": "m", "pods": ["ns/y.2"]}]
+    b = {"object": "Job ns/b", "place": "objects[0]", "pods": 1, "placed": 0, "reasons": {"full": 1}}
     assert objects.report(placed, {"ns/z": "of z", "ns/y": "of another"}) == [
-        {
-            "object": "Job ns/a",
-            "place": "objects[0]",
-            "pods": 4,
-            "placed": 3,
-            "nodes": [{"node": "n", "pods": ["ns/x", "ns/z"]}, {"node": "m", "pods": ["ns/y.2"]}],
-            "reasons": {"busy": 1},
-            "notes": ["as written", "of z"],
-        },
-        {
-            "object": "Job ns/b",
-            "place": "objects[0]",
-            "pods": 1,
-            "placed": 0,
-            "nodes": [],
-            "reasons": {"full": 1},
-            "notes": [],
-        },
+        a | {"nodes": nodes, "notes": ["as written", "of z"]},
+        b | {"nodes": [], "notes": []},
     ]
-    assert [
-        list(one["reasons"].items()) for one in objects.report(report({}, dict.fromkeys(MANY, "rare") | MANY), {})
-    ] == [
-        [("often", 2), ("seldom", 1)],
-        [],
-    ]
-
-
-MANY = {"ns/x": "seldom", "ns/z": "often", "ns/w": "often"}
+    many = {"ns/x": "seldom", "ns/z": "often", "ns/w": "often"}
+    reasons = [list(one["reasons"].items()) for one in objects.report(report({}, many), {})]
+    assert reasons == [[("often", 2), ("seldom", 1)], []]
 
 
 def test_each_copy_of_an_object_is_a_gang_of_its_own_and_what_is_no_gang_stays_so() -> None:
-    pods = [decode_pod(pod(name)) for name in ("one", "two", "single")]
-    for number, one in enumerate(pods):
-        one.metadata.uid = f"u{number}"
-    copies = [
-        Workload("Job ns/a", "objects[0]", [one], (), number) for number, one in zip((1, 2, 0), pods, strict=True)
-    ]
-    objects = Objects.of(Given(copies), [])
+    manifests = [pod(name) for name in ("one", "two", "single")]
+    for number, manifest in enumerate(manifests):
+        manifest["metadata"]["uid"] = f"u{number}"
+    copies = [workload("a", manifest, copy=number) for number, manifest in zip((1, 2, 0), manifests, strict=True)]
+    objects = Objects.of(GivenObjects(copies), [])
+    pods = [pod for one in copies for pod in one.pods]
     in_gang, alone = PlanPod("ns/one", gang="ns/g"), PlanPod("ns/one")
     assert [objects.copied(one, in_gang).gang for one in pods] == ["ns/g, copy 1", "ns/g, copy 2", "ns/g"]
     assert [objects.copied(one, alone) for one in pods] == [alone] * 3

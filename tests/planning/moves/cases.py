@@ -1,4 +1,4 @@
-"""Small clusters in use, and targets that room is to be made for; drawn from a seed."""
+"""Small clusters in use, and targets that room is to be made for; random ones by seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from extender.core.bookings import Booking, booking
+from extender.core.bookings import Booking
 from extender.core.clusters import Ints
 from extender.core.resources.requests import GpuRequest
-from extender.planning.moves.problems import Problem, Running, Target
+from extender.planning.moves.problems import Problem, RunningPod, Target
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
 from tests.core.builders import node
@@ -17,7 +17,7 @@ from tests.queueing.builders import A100, view_of
 
 NOTHING = Booking()
 CPU_EACH, MEMORY_EACH = 8000, 32_768
-"""What a node has for each of its GPUs."""
+"""CPU (milli) and memory (MiB) of a node per GPU."""
 
 
 def asking(key: str, gpus: int, cpu_milli: int = 1000, memory_mib: int = 1024, **other: Any) -> PlanPod:
@@ -26,54 +26,42 @@ def asking(key: str, gpus: int, cpu_milli: int = 1000, memory_mib: int = 1024, *
 
 
 def empty_view(num_nodes: int, gpus: int = 8, domains: Mapping[str, Ints] | None = None, slots: int = 110) -> View:
-    """Equal nodes that nobody uses."""
+    """Equal, empty nodes."""
     nodes = {f"n{number:03}": node(*[(A100, 40_960)] * gpus) for number in range(num_nodes)}
     return view_of(nodes, cpu_milli=CPU_EACH * gpus, memory_mib=MEMORY_EACH * gpus, pods=slots, domains=domains)
 
 
-def in_use(view: View, pods: Sequence[tuple[int, Running]]) -> tuple[View, tuple[Running, ...]]:
-    """The view once some pods run on it, each put on its row as a live decision would book it; those without room are
-    left out."""
+def in_use(view: View, pods: Sequence[tuple[int, RunningPod]]) -> tuple[View, tuple[RunningPod, ...]]:
+    """The view with these pods on their rows, booked as by a live decision; pods without room are left out."""
     state = PlanState(view, [pod.pod for _, pod in pods])
     running = []
     for position, (row, pod) in enumerate(pods):
         if not state.has_room(position, row):
             continue
-        gpus = state.put(position, row)
-        booked = (
-            booking(view.cluster, row, pod.pod.gpus, gpus, pod.pod.cpu_milli, pod.pod.memory_mib)
-            if pod.pod.gpus
-            else None
-        )
-        found = state.found(position)
-        assert found is not None
-        assert booked is None or booked == found[1]
-        running.append(replace(pod, row=row, booked=found[1]))
+        state.put(position, row)
+        _, booked = state.location(position) or (row, NOTHING)
+        running.append(replace(pod, row=row, booked=booked))
     cluster = state.cluster
-    slots = view.pods_free.copy()
-    for pod in running:
-        slots[pod.row] -= 1
     free = replace(
         view,
         cluster=replace(cluster, row_version=cluster.row_version.copy()),
         cpu_free_milli=cluster.cpu_free_milli.copy(),
         memory_free_mib=cluster.memory_free_mib.copy(),
-        pods_free=slots,
+        pods_free=view.pods_free - np.bincount([pod.row for pod in running], minlength=view.num_nodes),
     )
     return free, tuple(running)
 
 
 def runs(
     key: str, gpus: int = 1, cost: float = 100.0, cpu_milli: int = 1000, memory_mib: int = 1024, **other: Any
-) -> Running:
-    """A pod that runs, its node apart."""
-    of_pod = {name: other.pop(name) for name in ("topology", "kind") if name in other}
-    pod = asking(key, gpus, cpu_milli, memory_mib, gang=other.get("gang", ""), **of_pod)
-    return Running(key, f"uid-{key}", 0, NOTHING, pod, cost, **other)
+) -> RunningPod:
+    """A running pod; `in_use` sets its node."""
+    pod = asking(key, gpus, cpu_milli, memory_mib, gang=other.get("gang", ""), topology=other.pop("topology", ""))
+    return RunningPod(key, f"uid-{key}", 0, NOTHING, pod, cost, **other)
 
 
 def drawn(seed: int) -> Problem:
-    """A small case of any kind."""
+    """A small problem of any kind."""
     rng = np.random.default_rng(seed)
     num_nodes, gpus = int(rng.integers(3, 9)), int(rng.choice([4, 8], p=[0.3, 0.7]))
     racks = {"rack": (np.arange(num_nodes) // 3).astype(np.int32)}
@@ -86,28 +74,21 @@ def drawn(seed: int) -> Problem:
     return Problem(view, running, target, max_moves, budgets)
 
 
-def _pods(rng: np.random.Generator, num_nodes: int, gpus: int) -> list[tuple[int, Running]]:
+def _pods(rng: np.random.Generator, num_nodes: int, gpus: int) -> list[tuple[int, RunningPod]]:
     load = rng.uniform(0.35, 0.85)
     room = np.full(num_nodes, gpus)
-    pods: list[tuple[int, Running]] = []
+    pods: list[tuple[int, RunningPod]] = []
     gangs = 0
     while room.sum() > (1 - load) * num_nodes * gpus:
-        size = int(rng.choice([0, 1, 2, 3, 4], p=[0.1, 0.35, 0.3, 0.05, 0.2]))
-        size = min(size, gpus)
-        num = 1
-        gang = ""
-        topology = ""
+        size = min(int(rng.choice([0, 1, 2, 3, 4], p=[0.1, 0.35, 0.3, 0.05, 0.2])), gpus)
+        num, gang, topology = 1, "", ""
         if rng.random() < 0.08:
             gangs += 1
             num, gang = int(rng.integers(2, 4)), f"default/g{gangs}"
             topology = "rack" if rng.random() < 0.3 else ""
         of_rack = np.flatnonzero(np.arange(num_nodes) // 3 == rng.integers(0, -(-num_nodes // 3)))
         rows = [int(rng.choice(of_rack)) if topology else int(rng.integers(num_nodes)) for _ in range(num)]
-        if (
-            any((room[rows] < size) for _ in (0,))
-            if num == 1
-            else bool((room - size * np.bincount(rows, minlength=num_nodes) < 0).any())
-        ):
+        if (room < size * np.bincount(rows, minlength=num_nodes)).any():
             if rng.random() < 0.02:
                 break
             continue
@@ -115,27 +96,13 @@ def _pods(rng: np.random.Generator, num_nodes: int, gpus: int) -> list[tuple[int
         priority = int(rng.choice([0, 1, 2], p=[0.8, 0.14, 0.06]))
         cpu = int(rng.choice([500, 2000, 8000])) * max(size, 1)
         stays = "has no controller" if rng.random() < 0.04 else ""
-        budget = tuple(name for name in ("default/a", "default/b") if rng.random() < 0.06)
-        for member, row in enumerate(rows):
-            name = f"default/p{len(pods)}"
-            pods.append(
-                (
-                    row,
-                    runs(
-                        name,
-                        size,
-                        cost,
-                        cpu,
-                        2048 * max(size, 1),
-                        priority=priority,
-                        gang=gang,
-                        topology=topology,
-                        budgets=budget,
-                        stays=stays if member == 0 else "",
-                    ),
-                )
-            )
+        budgets = tuple(name for name in ("default/a", "default/b") if rng.random() < 0.06)
+        fields: dict[str, Any] = {"priority": priority, "gang": gang, "topology": topology, "budgets": budgets}
+        for row in rows:
+            pod = runs(f"default/p{len(pods)}", size, cost, cpu, 2048 * max(size, 1), stays=stays, **fields)
+            pods.append((row, pod))
             room[row] -= size
+            stays = ""  # of a gang only the first
     return pods
 
 
@@ -145,17 +112,15 @@ def _target(rng: np.random.Generator, num_nodes: int, gpus: int) -> Target:
     size = int(rng.choice([gpus, gpus // 2, max(gpus - 2, 1)], p=[0.5, 0.3, 0.2]))
     num = int(rng.integers(2, 4))
     one = asking("default/t0", size, 4000, 4096)
+    pods = tuple(replace(one, key=f"default/t{n}") for n in range(num))
     match kind:
         case "pod":
             return Target(priority, (one,))
         case "pods":
-            return Target(
-                priority, tuple(replace(one, key=f"default/t{n}") for n in range(num)), apart=bool(rng.random() < 0.5)
-            )
+            return Target(priority, pods, apart=bool(rng.random() < 0.5))
         case "gang" | "rack":
             topology = "rack" if kind == "rack" else ""
-            pods = tuple(replace(one, key=f"default/t{n}", gang="default/t", topology=topology) for n in range(num))
-            return Target(priority, pods)
+            return Target(priority, tuple(replace(pod, gang="default/t", topology=topology) for pod in pods))
         case "empty":
             return Target(priority, empty=frozenset(rng.choice(num_nodes, 1).tolist()))
         case "any":

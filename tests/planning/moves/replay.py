@@ -1,21 +1,21 @@
-"""Moves replayed on plain Python objects, step by step; shares no code with what plans them."""
+"""Replays moves on plain Python objects, step by step; shares no code with the planner."""
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from extender.planning.moves.problems import Move, MovePlan, Problem, Running
+from extender.planning.moves.problems import Move, MovePlan, Problem, RunningPod
 from extender.planning.plans import PlanPod
 
 
 @dataclass
 class Machine:
-    """A node: what is left of it."""
+    """The free resources of a node."""
 
     cpu_milli: int
     memory_mib: int
     slots: int
     gpu_milli: dict[int, int]
-    """Of GPUs that are healthy."""
+    """Of healthy GPUs."""
     gpu_mib: dict[int, int]
     size_mib: dict[int, int]
     pods: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ def machines(problem: Problem) -> list[Machine]:
     return found
 
 
-def leave(machine: Machine, pod: Running) -> None:
+def leave(machine: Machine, pod: RunningPod) -> None:
     machine.cpu_milli += pod.booked.cpu_milli
     machine.memory_mib += pod.booked.memory_mib
     machine.slots += 1
@@ -65,7 +65,7 @@ def arrive(machine: Machine, pod: PlanPod, uid: str, gpus: tuple[int, ...]) -> N
             machine.gpu_milli[gpu] -= pod.gpus.milli
             machine.gpu_mib[gpu] -= pod.gpus.memory_each_mib
         else:
-            assert machine.gpu_milli[gpu] == 1000, "somebody has something of a GPU that is given whole"
+            assert machine.gpu_milli[gpu] == 1000, "a GPU that is given whole is in use"
             machine.gpu_milli[gpu] -= 1000
             machine.gpu_mib[gpu] -= machine.size_mib[gpu]
     assert min([machine.cpu_milli, machine.memory_mib, machine.slots]) >= 0
@@ -74,7 +74,7 @@ def arrive(machine: Machine, pod: PlanPod, uid: str, gpus: tuple[int, ...]) -> N
 
 
 def check(problem: Problem, plan: MovePlan) -> None:
-    """What a plan promises: at no step more than there is, nobody lost, gangs whole, budgets and priorities kept."""
+    """Assert that a plan never overbooks, loses no pod, moves gangs whole, and keeps budgets and priorities."""
     target, view = problem.target, problem.view
     assert plan.version == view.cluster.version
     if not plan.fits:

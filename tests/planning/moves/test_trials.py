@@ -1,26 +1,25 @@
-"""Trials: whatever was done is undone, and what has left comes back as it was."""
+"""Trials: every action can be undone, and evicted pods can return to their nodes."""
 
 from typing import Any
 
 import numpy as np
-import pytest
 
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import units_of
 from tests.planning.moves.cases import drawn
 
 
-def seen(trial: Trial) -> list[Any]:
+def seen(trial: MoveTrial) -> list[Any]:
     cluster = trial.state.cluster
     arrays = (cluster.gpu_free_milli, cluster.gpu_free_mib, cluster.cpu_free_milli, cluster.memory_free_mib)
     slots = [trial.state.slots_free(row) for row in range(cluster.num_nodes)]
-    places = [trial.state.found(position) for position in range(len(trial.pods))]
+    places = [trial.state.location(position) for position in range(len(trial.pods))]
     own = [trial.marks.copy(), trial.guests.copy(), dict(trial.away), trial.num_away, trial.closed.tolist()]
     return [*(array.tolist() for array in arrays), slots, places, *own]
 
 
-def act(trial: Trial, rng: np.random.Generator) -> None:
-    """Anything that may be done next."""
+def act(trial: MoveTrial, rng: np.random.Generator) -> None:
+    """A random action."""
     unit = int(rng.integers(len(trial.units.members)))
     positions = [trial.position(member) for member in trial.units.members[unit]]
     if rng.random() < 0.2:
@@ -32,42 +31,42 @@ def act(trial: Trial, rng: np.random.Generator) -> None:
         trial.bring_home(unit)
     else:
         for position in positions:
-            if trial.state.found(position) is not None:
+            if trial.state.location(position) is not None:
                 trial.take(position)
             elif (row_or_none := trial.state.best_row(position)) is not None:
                 trial.put(position, row_or_none)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_all_is_undone(seed: int) -> None:
-    asked = drawn(seed)
-    trial, rng = Trial(asked, units_of(asked)), np.random.default_rng(seed)
-    marks, states = [trial.mark()], [seen(trial)]
-    for _ in range(30):
-        act(trial, rng)
-        marks.append(trial.mark())
-        states.append(seen(trial))
-    for mark, state in zip(reversed(marks), reversed(states), strict=True):
-        trial.rollback(mark)
-        assert seen(trial) == state
+def test_every_action_is_undone() -> None:
+    for seed in range(15):
+        asked = drawn(seed)
+        trial, rng = MoveTrial(asked, units_of(asked)), np.random.default_rng(seed)
+        marks, states = [trial.mark()], [seen(trial)]
+        for _ in range(30):
+            act(trial, rng)
+            marks.append(trial.mark())
+            states.append(seen(trial))
+        for mark, state in zip(reversed(marks), reversed(states), strict=True):
+            trial.rollback(mark)
+            assert seen(trial) == state
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_who_comes_home_leaves_all_as_it_was(seed: int) -> None:
-    asked = drawn(seed)
-    trial = Trial(asked, units_of(asked))
-    before = seen(trial)
-    for unit in range(len(trial.units.members)):
-        trial.evict(unit)
-    assert trial.num_away == len(asked.running)
-    for unit in reversed(range(len(trial.units.members))):
-        assert trial.bring_home(unit)
-    assert seen(trial) == before
+def test_units_that_return_leave_everything_as_it_was() -> None:
+    for seed in range(15):
+        asked = drawn(seed)
+        trial = MoveTrial(asked, units_of(asked))
+        before = seen(trial)
+        for unit in range(len(trial.units.members)):
+            trial.evict(unit)
+        assert trial.num_away == len(asked.running)
+        for unit in reversed(range(len(trial.units.members))):
+            assert trial.bring_home(unit)
+        assert seen(trial) == before
 
 
-def test_nobody_comes_home_whose_gpus_somebody_has_got() -> None:
+def test_a_unit_whose_gpus_are_taken_can_t_return() -> None:
     asked = drawn(2)
-    trial = Trial(asked, units_of(asked))
+    trial = MoveTrial(asked, units_of(asked))
     with_gpus = [n for n, pod in enumerate(asked.running) if pod.booked.gpus and not pod.gang]
     first = int(trial.units.unit_of[with_gpus[0]])
     trial.evict(first)

@@ -1,4 +1,4 @@
-"""A queue whose kube-scheduler binds by itself, and the API server that all write to."""
+"""A queue without an extender, and the API server that it writes to."""
 
 import asyncio
 from functools import partial
@@ -12,27 +12,21 @@ from extender.kube.events import EventRecorder
 from extender.kube.leadership import Unelected
 from extender.kube.watches import BOUND_PODS, NODES, PODS, WatchHub
 from extender.plugins.nvidia.gpushare import _COUNT_RESOURCE, MEMORY_RESOURCE
-from extender.queueing.direct.mode import Direct
+from extender.queueing.direct.mode import DirectMode
 from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.fence import Fence
 from tests.queueing.rigs import Api, Manifest, Rig
 
 
 class VersionedApi(Api):
-    """Refuses what is written on another version of a pod than it has, and answers with the pod."""
+    """Refuses writes to any but the current version of a pod, and answers with the pod."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lose: tuple[str, str] = ("", "")
-        """Name and part of a write that is done and not answered, once."""
-        self.late: list[tuple[str, bytes]] = []
-        """Writes that are still on their way."""
-        self.delay = False
+        """Name and part of one write that is done but not answered."""
 
     async def patch(self, path: str, body: bytes) -> bytes:
-        if self.delay:
-            self.late.append((path, body))
-            raise ClusterError("timed out")
         name, _, part = path.partition("/pods/")[2].partition("/")
         error = self.fail(name, part)
         if error is not None:
@@ -61,27 +55,15 @@ class VersionedApi(Api):
         metadata = self.pods[name]["metadata"]
         metadata["resourceVersion"] = str(int(metadata["resourceVersion"]) + 1)
 
-    async def arrive(self) -> list[int]:
-        """What is on its way arrives; the statuses, 200 for what is done."""
-        self.delay, found = False, []
-        for path, body in self.late:
-            try:
-                await self.patch(path, body)
-                found.append(200)
-            except ApiError as error:
-                found.append(error.status)
-        self.late.clear()
-        return found
-
 
 class Sure(Unelected):
-    """Nobody else leads, as long as that is sure."""
+    """An election that this process has won, while `sure`."""
 
     sure = True
     slow = False
     num_asked = 0
     num_sure: int | None = None
-    """Of what was known before so many requests alone it is sure, as after a pause; None of all."""
+    """Confirms only what was known before this many requests, as after a pause; None: everything."""
 
     async def confirm(self, since: int) -> bool:
         for _ in range(10 * self.slow):
@@ -90,12 +72,13 @@ class Sure(Unelected):
 
 
 class DirectRig(Rig):
-    """A controller without its reflectors; `settle` and `follow` are what goes on in its background."""
+    """A controller without reflectors; `settle` and `follow` do its background work."""
 
     extender = False
 
     def __init__(self, versions: VersionedApi | None = None, **options: Any) -> None:
         self.events: list[tuple[str, str]] = []
+        recorder = SimpleNamespace(emit=self.emit, emit_placement=partial(self.emit, reason="GPUsAssigned"))
         self.told_of: list[tuple[str, str, str]] = []
         """Namespaces, names and UIDs of the pods that these are about."""
         self.election = Sure()
@@ -103,10 +86,10 @@ class DirectRig(Rig):
         self.versions = versions or VersionedApi()
         hub = WatchHub(cast(Transport, self.versions), lambda: self.now)
         mode = partial(
-            Direct,
+            DirectMode,
             fence=self.fence,
-            events=cast(EventRecorder, SimpleNamespace(emit=self.emit)),
-            pods=hub.part(BOUND_PODS),
+            events=cast(EventRecorder, recorder),
+            pods=hub.group(BOUND_PODS),
             wall_clock=lambda: self.now,
         )
         super().__init__(self.versions, mode, hub, **options)
@@ -118,22 +101,22 @@ class DirectRig(Rig):
         self.told_of.append((namespace, name, uid))
 
     def lead(self) -> None:
-        """This process leads."""
+        """Make this process the leader."""
         self.fence.take_over("", lambda: float("inf"), lambda: "")
         self.fence.open("term")
 
     @property
-    def direct(self) -> Direct:
-        assert isinstance(self.queue.mode, Direct)
+    def direct(self) -> DirectMode:
+        assert isinstance(self.queue.mode, DirectMode)
         return self.queue.mode
 
-    def pod(self, name: str, gpus: int, created: str = "", **annotations: str) -> None:
-        super().pod(name, gpus, created, **annotations)
+    def pod(self, name: str, gpus: int, created: str = "", **more: Any) -> None:
+        super().pod(name, gpus, created, **more)
         self.api.pods[name]["metadata"]["resourceVersion"] = "1"
         self.told(name)
 
     def gpushare_node(self, name: str, gpus: int, gib: int = 16) -> None:
-        """A node whose plugin shares GPUs of so many GiB, and goes by what is written on pods."""
+        """A node whose plugin shares GPUs of this many GiB, and follows the assignments on pods."""
         offered = {"cpu": "64", "memory": "256Gi", _COUNT_RESOURCE: str(gpus), MEMORY_RESOURCE: str(gpus * gib)}
         node = decode_node(
             {"metadata": {"name": name, "uid": name}, "status": {"allocatable": offered, "capacity": offered}}
@@ -142,13 +125,11 @@ class DirectRig(Rig):
         self.hub.cache(NODES).upsert(node)
 
     def gpushare_pod(self, name: str, gib: int) -> None:
-        """A pod that asks for so much of one GPU."""
-        self.pod(name, 0)
-        self.api.pods[name]["spec"]["containers"] = [{"resources": {"limits": {MEMORY_RESOURCE: gib}}}]
-        self.told(name)
+        """A pod that requests this much of one GPU."""
+        self.pod(name, 0, limits={MEMORY_RESOURCE: gib})
 
     def round(self, later_s: float = 0.1) -> None:
-        """Nothing is settled by it."""
+        """Run a round, and settle nothing."""
         self.now += later_s
         asyncio.run(self.queue.run_round())
 
@@ -160,7 +141,7 @@ class DirectRig(Rig):
         asyncio.run(self.direct.follower.follow())
 
     def bind_to(self, name: str, node: str) -> None:
-        """kube-scheduler binds a pod, as the watch tells."""
+        """kube-scheduler binds a pod, and the watch reports it."""
         pod = self.api.pods[name]
         pod["spec"]["nodeName"] = node
         pod["status"].pop("nominatedNodeName", None)
@@ -168,7 +149,7 @@ class DirectRig(Rig):
         self.tell_bound(name)
 
     def tell_bound(self, name: str) -> None:
-        """The watch of pods with a node tells of one."""
+        """The watch reports a pod with a node."""
         pod = decode_pod(self.api.pods[name])
         self.ledger.upsert_pod(pod, self.now)
         self.hub.cache(PODS).upsert(pod)
@@ -185,6 +166,6 @@ class DirectRig(Rig):
         return self.note(name, "assigned-node"), self.note(name, "assigned-gpus")
 
     def free(self) -> int:
-        """GPUs that nobody holds, by number."""
+        """The number of free GPUs."""
         cluster = self.ledger.snapshot(self.now)
         return int(cluster.gpu_idle.sum() - cluster.untracked_units.sum())

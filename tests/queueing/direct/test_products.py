@@ -1,8 +1,6 @@
-"""What keeps a pod to nodes with GPUs that will do, where kube-scheduler knows nothing of models and memory."""
+"""Keeping pods to nodes with suitable GPUs, as kube-scheduler knows no models and no GPU memory."""
 
 from typing import Any
-
-import pytest
 
 from extender.core.resources.requests import GpuRequest
 from extender.kube.watches import NODES
@@ -41,21 +39,18 @@ def products(spec: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("asks", "kept_to"),
-    [
+def test_a_picky_pod_is_kept_to_all_products_that_will_do() -> None:
+    for asks, kept_to in (
         ({"gpu_model": "a100"}, [SMALL, LARGE]),
         ({"gpu_model_exclude": "a100"}, [OLD]),
         ({"gpu_memory_each": "41Gi"}, [LARGE]),
         ({"gpu_memory_each": "16Gi"}, [SMALL, LARGE, OLD]),
-    ],
-)
-def test_a_picky_pod_is_kept_to_all_products_that_will_do(asks: dict[str, str], kept_to: list[str]) -> None:
-    rig = rig_of("large", "small", "old")
-    rig.pod("a", 1, **asks)
-    rig.round()
-    assert rig.node_of("a")
-    assert products(rig.api.pods["a"]["spec"]) == kept_to
+    ):
+        rig = rig_of("large", "small", "old")
+        rig.pod("a", 1, **asks)
+        rig.round()
+        assert rig.node_of("a")
+        assert products(rig.api.pods["a"]["spec"]) == kept_to
 
 
 def test_products_that_are_full_now_will_do_later() -> None:
@@ -69,21 +64,28 @@ def test_products_that_are_full_now_will_do_later() -> None:
 
 
 def test_a_pod_with_an_affinity_of_its_own_keeps_that() -> None:
-    rig = rig_of("large", "small")
+    """It is kept to the product of its node instead, if that has a label."""
     own: dict[str, Any] = {"podAntiAffinity": {}}
-    rig.pod("a", 1, gpu_memory_each="41Gi")
-    rig.api.pods["a"]["spec"]["affinity"] = own
-    rig.told("a")
-    rig.round()
-    assert rig.api.pods["a"]["spec"]["affinity"] == own
-    assert rig.api.pods["a"]["spec"]["nodeSelector"] == {LABEL: LARGE}
+    for nodes, selector in ((("large", "small"), {LABEL: LARGE}), (("unlabelled",), None)):
+        rig = rig_of(*nodes)
+        rig.pod("a", 1, gpu_memory_each="41Gi", spec={"affinity": own})
+        rig.round()
+        assert rig.node_of("a") == nodes[0]
+        spec = rig.api.pods["a"]["spec"]
+        assert (spec["affinity"], spec.get("nodeSelector")) == (own, selector)
 
 
-def test_who_takes_any_gpu_is_kept_nowhere() -> None:
-    rig = rig_of("large", "small")
-    rig.pod("a", 1)
-    rig.round()
-    assert not {"affinity", "nodeSelector"} & rig.api.pods["a"]["spec"].keys()
+def test_a_pod_is_kept_nowhere_if_it_takes_any_gpu_or_a_node_that_will_do_has_no_label() -> None:
+    for nodes, asks in (
+        (("large", "small"), {"policy": "spread"}),
+        (("large", "unlabelled"), {"gpu_memory_each": "41Gi"}),
+    ):
+        rig = rig_of(*nodes)
+        for name in "ab":
+            rig.pod(name, 2, **asks)
+        rig.round()
+        assert sorted(rig.node_of(name) for name in "ab") == sorted(nodes)
+        assert not any({"affinity", "nodeSelector"} & rig.api.pods[name]["spec"].keys() for name in "ab")
 
 
 def test_a_gang_is_kept_to_its_domain_as_well() -> None:
@@ -94,36 +96,8 @@ def test_a_gang_is_kept_to_its_domain_as_well() -> None:
     assert products(rig.api.pods["a"]["spec"]) == [LARGE]
 
 
-def test_where_a_node_that_will_do_tells_no_product_nobody_is_kept_from_it() -> None:
-    rig = rig_of("large", "unlabelled")
-    rig.pod("a", 2, gpu_memory_each="41Gi")
-    rig.pod("b", 2, gpu_memory_each="41Gi")
-    rig.round()
-    assert sorted(rig.node_of(name) for name in "ab") == ["large", "unlabelled"]
-    for name in "ab":
-        assert not {"affinity", "nodeSelector"} & rig.api.pods[name]["spec"].keys()
-
-
-def test_on_a_node_that_tells_no_product_a_pod_is_kept_by_its_own_affinity_alone() -> None:
-    rig = rig_of("unlabelled")
-    own: dict[str, Any] = {"podAntiAffinity": {}}
-    rig.pod("a", 1, gpu_memory_each="41Gi")
-    rig.api.pods["a"]["spec"]["affinity"] = own
-    rig.told("a")
-    rig.round()
-    assert rig.node_of("a") == "unlabelled"
-    assert rig.api.pods["a"]["spec"]["affinity"] == own
-    assert "nodeSelector" not in rig.api.pods["a"]["spec"]
-
-
-@pytest.mark.parametrize(
-    ("asked", "picky"),
-    [
-        (GpuRequest(1), False),
-        (GpuRequest(1, memory_each_mib=1), True),
-        (GpuRequest(1, memory_total_mib=1), True),
-        (GpuRequest(1, uuids=frozenset({"GPU-a"})), True),
-    ],
-)
-def test_who_asks_for_memory_or_certain_gpus_is_picky(asked: GpuRequest, picky: bool) -> None:
-    assert is_picky(asked) is picky
+def test_a_request_for_memory_or_certain_gpus_is_picky() -> None:
+    assert not is_picky(GpuRequest(1))
+    assert is_picky(GpuRequest(1, memory_each_mib=1))
+    assert is_picky(GpuRequest(1, memory_total_mib=1))
+    assert is_picky(GpuRequest(1, uuids=frozenset({"GPU-a"})))

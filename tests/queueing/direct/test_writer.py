@@ -1,4 +1,4 @@
-"""What is written on pods that kube-scheduler places by itself: by whoever leads, on the pod that was decided on."""
+"""Writes to pods that kube-scheduler binds by itself: by the leader only, on the version that was decided on."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from extender.kube.client import ApiError, Transport, UnreachableError
+from extender.kube.client import ApiError, ClusterError, Transport, UnreachableError
 from extender.kube.commit import FencedError
 from extender.kube.objects import Pod
 from extender.queueing.direct.writer import DirectWriter, is_blank
@@ -27,7 +27,7 @@ class Api(VersionedApi):
 
     def __init__(self, **parts: Any) -> None:
         super().__init__()
-        metadata = {"name": "a", "namespace": "ns", "uid": "a", "annotations": {}, "resourceVersion": "7"}
+        metadata: Manifest = {"name": "a", "namespace": "ns", "uid": "a", "annotations": {}, "resourceVersion": "7"}
         self.pods["a"] = {
             "metadata": metadata | parts.get("metadata", {}),
             "spec": {"schedulingGates": GATES} | parts.get("spec", {}),
@@ -83,7 +83,7 @@ def test_each_write_is_one_of_a_term_on_the_pod_as_it_is_known(part: str, write:
 
 
 @each_write
-def test_who_does_not_lead_writes_nothing(part: str, write: Write) -> None:
+def test_a_process_that_does_not_lead_writes_nothing(part: str, write: Write) -> None:
     api, term = Api(), Term()
     term.others = "another one leads"
     with pytest.raises(FencedError, match="another one leads"):
@@ -104,19 +104,14 @@ def write(api: Api, work: Write, writer: DirectWriter | None = None) -> Pod | No
     return asyncio.run(work(writer or api.writer(), api.pod, Term()))
 
 
-def test_gates_of_others_stay_shut() -> None:
-    api = Api(spec={"schedulingGates": [{"name": "example.com/licence"}, *GATES, {"name": "example.com/data"}]})
+@pytest.mark.parametrize("others", [["example.com/licence", "example.com/data"], []])
+def test_gates_of_others_stay_shut(others: list[str]) -> None:
+    api = Api(spec={"schedulingGates": [*GATES, *({"name": name} for name in others)]})
     write(api, lambda writer, pod, term: writer.open(pod, "greedy", {"nodeSelector": {"rack": "r1"}}, term))
     spec = api.pods["a"]["spec"]
-    assert spec["schedulingGates"] == [{"name": "example.com/licence"}, {"name": "example.com/data"}]
+    assert spec["schedulingGates"] == ([{"name": name} for name in others] or None)
     assert spec["nodeSelector"] == {"rack": "r1"}
     assert api.annotations == {"kerf.dev/planned-by": "greedy"}
-
-
-def test_a_pod_of_no_other_gates_has_none() -> None:
-    api = Api()
-    write(api, lambda writer, pod, term: writer.open(pod, "greedy", {}, term))
-    assert api.pods["a"]["spec"]["schedulingGates"] is None
 
 
 def test_what_was_written_of_a_node_is_gone_where_the_gate_opens_without_one() -> None:
@@ -155,16 +150,21 @@ def test_a_nomination_is_taken_back_unless_it_is_kube_schedulers() -> None:
         assert opened.annotations == {}
 
 
-def test_a_pod_on_which_an_assignment_may_come_yet_is_changed_to_be_clear() -> None:
-    api = Api()
+def failing(api: Api, error: ClusterError) -> DirectWriter:
+    """A writer whose assignment has failed."""
     writer = api.writer()
     assert writer.is_clear(api.pod)
-    api.fail = lambda name, part: UnreachableError("cut")
-    for _ in range(2):
-        with pytest.raises(UnreachableError):
-            write(api, assign, writer)
+    api.fail = lambda name, part: error
+    with pytest.raises(type(error)):
+        write(api, assign, writer)
     api.fail = lambda name, part: None
     assert is_blank(api.pod)
+    return writer
+
+
+def test_a_pod_on_which_an_assignment_may_come_yet_is_changed_to_be_clear() -> None:
+    api = Api()
+    writer = failing(api, UnreachableError("cut"))
     assert not writer.is_clear(api.pod)
     stale = api.pod
     api.touch("a")
@@ -177,58 +177,41 @@ def test_a_pod_on_which_an_assignment_may_come_yet_is_changed_to_be_clear() -> N
     assert api.asked[-1][1]["metadata"]["annotations"] == {}, "once is enough"
 
 
-def test_nothing_is_remembered_of_a_pod_that_is_gone() -> None:
+def test_an_assignment_that_was_refused_or_whose_pod_is_gone_may_not_come_any_more() -> None:
     api = Api()
-    writer = api.writer()
-    api.fail = lambda name, part: UnreachableError("cut")
-    with pytest.raises(UnreachableError):
-        write(api, assign, writer)
+    assert failing(api, ApiError(422, "Invalid", "denied by a webhook")).is_clear(api.pod)
+    writer = failing(api, UnreachableError("cut"))
     writer.forget("another")
     assert not writer.is_clear(api.pod)
     writer.forget("a")
     assert writer.is_clear(api.pod)
 
 
-def test_an_assignment_that_is_refused_is_not_on_its_way() -> None:
-    api = Api()
-    writer = api.writer()
-    api.fail = lambda name, part: ApiError(422, "Invalid", "denied by a webhook")
-    with pytest.raises(ApiError):
-        write(api, assign, writer)
-    assert writer.is_clear(api.pod)
+class Losing(Api):
+    """Does a part of the first write, and does not answer."""
+
+    def __init__(self, status: dict[str, str], notes: dict[str, str]) -> None:
+        super().__init__()
+        self.part = status, notes
+
+    async def patch(self, path: str, body: bytes) -> bytes:
+        if self.asked:
+            return await super().patch(path, body)
+        self.asked.append((path, msgspec.json.decode(body)))
+        self.pods["a"]["status"] |= self.part[0]
+        self.annotations.update(self.part[1])
+        self.touch("a")
+        raise UnreachableError("cut")
 
 
-@pytest.mark.parametrize(
-    ("status", "notes", "stands"),
-    [
-        ({"nominatedNodeName": "n"}, {**RESERVED, "kerf.dev/planned-node": "n"}, True),
-        ({}, {**RESERVED, "kerf.dev/planned-node": "n"}, False),
-        ({"nominatedNodeName": "n"}, {"kerf.dev/planned-node": "n"}, False),
-    ],
-)
-def test_where_an_answer_is_lost_all_of_an_assignment_has_to_be_there(
-    status: dict[str, str], notes: dict[str, str], stands: bool
-) -> None:
-    class Losing(Api):
-        """Does some of what it is asked to first, and does not answer."""
-
-        async def patch(self, path: str, body: bytes) -> bytes:
-            if self.asked:
-                return await super().patch(path, body)
-            self.asked.append((path, msgspec.json.decode(body)))
-            self.pods["a"]["status"] |= status
-            self.annotations.update(notes)
-            self.touch("a")
-            raise UnreachableError("cut")
-
-    api = Losing()
-    if stands:
-        found = write(api, assign)
-        assert found is not None
-        assert found.status.nominated_node_name == "n"
-        return
-    with pytest.raises(UnreachableError):
-        write(api, assign)
+def test_where_an_answer_is_lost_all_of_an_assignment_has_to_be_there() -> None:
+    status, notes = {"nominatedNodeName": "n"}, {"kerf.dev/planned-node": "n"}
+    found = write(Losing(status, {**RESERVED, **notes}), assign)
+    assert found is not None
+    assert found.status.nominated_node_name == "n"
+    for api in (Losing({}, {**RESERVED, **notes}), Losing(status, notes)):
+        with pytest.raises(UnreachableError):
+            write(api, assign)
 
 
 def test_what_does_not_stand_any_more_is_not_assigned() -> None:

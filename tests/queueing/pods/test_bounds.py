@@ -1,4 +1,4 @@
-"""What a pod says of nodes is bounded: neither one pod nor a crowd makes others of the event loop wait."""
+"""Node restrictions of pods are bounded: neither one pod nor thousands block the event loop."""
 
 import asyncio
 import time
@@ -11,12 +11,14 @@ from extender.core.resources.requests import RequestError
 from extender.queueing.node_view import NodeBook
 from extender.queueing.pods.batches import plan_pod
 from extender.queueing.pods.objects import _MAX_EXPRESSIONS, _MAX_TERMS, _MAX_TOLERATIONS, _MAX_VALUES
-from extender.queueing.pods.restrictions import Kinds
+from extender.queueing.pods.restrictions import RestrictionKinds
 from tests.queueing.rigs import Rig
 from tests.queueing.watches import pod
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 EXISTS: Final = {"key": HOSTNAME, "operator": "Exists"}
+BY_NAME: Final = {"key": "metadata.name", "operator": "NotIn", "values": ["n"]}
+SELECTOR: Final = {"nodeSelector": {"a": "b"}}
 Spec = dict[str, Any]
 
 
@@ -25,60 +27,40 @@ def affine(*terms: list[dict[str, Any]], field: str = "matchExpressions") -> Spe
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
 
 
-def terms(number: int) -> Spec:
-    return affine(*[[EXISTS]] * number)
+def not_in(number: int) -> dict[str, Any]:
+    return {"key": HOSTNAME, "operator": "NotIn", "values": [f"x{value}" for value in range(number)]}
 
 
-def expressions(number: int) -> Spec:
-    return affine([EXISTS] * (number // 2), [EXISTS] * (number - number // 2))
+CONDITIONS: Final = "1,001 conditions on labels of nodes"
+TOO_MUCH: list[tuple[Callable[[int], Spec], int, str]] = [
+    (lambda n: affine(*[[EXISTS]] * n), _MAX_TERMS, "101 terms in its node affinity .* write 100 at most"),
+    (lambda n: affine([EXISTS] * 9, [EXISTS] * (n - 9)), _MAX_EXPRESSIONS, CONDITIONS),
+    (lambda n: affine([BY_NAME] * (n - 1), field="matchFields") | SELECTOR, _MAX_EXPRESSIONS, CONDITIONS),
+    (lambda n: affine([not_in(n - 1)], [not_in(1)]), _MAX_VALUES, "10,001 values in its node affinity"),
+    (lambda n: {"tolerations": [EXISTS] * n}, _MAX_TOLERATIONS, "1,001 tolerations"),
+]
 
 
-def fields_and_labels(number: int) -> Spec:
-    by_name = [{"key": "metadata.name", "operator": "NotIn", "values": ["n"]}]
-    return affine(by_name * (number - 1), field="matchFields") | {"nodeSelector": {"a": "b"}}
+def test_a_pod_with_too_many_restrictions_is_not_read() -> None:
+    for said, most, what in TOO_MUCH:
+        plan_pod(pod(spec=said(most)), RestrictionKinds())
+        with pytest.raises(RequestError, match=what):
+            plan_pod(pod(spec=said(most + 1)), RestrictionKinds())
 
 
-def values(number: int) -> Spec:
-    named = [str(value) for value in range(number - 1)]
-    return affine([{"key": HOSTNAME, "operator": "NotIn", "values": part} for part in (named, ["x"])])
-
-
-def tolerations(number: int) -> Spec:
-    return {"tolerations": [{"key": str(key), "operator": "Exists"} for key in range(number)]}
-
-
-@pytest.mark.parametrize(
-    ("said", "most", "what"),
-    [
-        (terms, _MAX_TERMS, "101 terms in its node affinity are too many to be read: write 100 at most"),
-        (expressions, _MAX_EXPRESSIONS, "1,001 conditions on labels of nodes are too many"),
-        (fields_and_labels, _MAX_EXPRESSIONS, "1,001 conditions on labels of nodes are too many"),
-        (values, _MAX_VALUES, "10,001 values in its node affinity are too many"),
-        (tolerations, _MAX_TOLERATIONS, "1,001 tolerations are too many"),
-    ],
-)
-def test_who_says_too_much_of_nodes_is_not_read(said: Callable[[int], Spec], most: int, what: str) -> None:
-    plan_pod(pod(spec=said(most)), Kinds())
-    with pytest.raises(RequestError, match=what):
-        plan_pod(pod(spec=said(most + 1)), Kinds())
-
-
-def test_a_pod_of_a_megabyte_of_terms_waits_with_the_reason_and_holds_up_nobody() -> None:
+def test_a_pod_of_a_megabyte_of_terms_waits_with_the_reason_and_delays_no_other() -> None:
     rig = Rig()
     rig.node("n", 2)
-    for name, spec in (("large", terms(18_000)), ("small", {})):
-        rig.pod(name, 1)
-        rig.api.pods[name]["spec"] |= spec
-        rig.told(name)
-    asyncio.run(rig.queue.run_round())
-    fault = rig.queue.backlog.entries["large"].fault
-    assert "18,000 terms in its node affinity are too many to be read" in str(fault)
+    rig.pod("large", 1, spec=affine(*[[EXISTS]] * 18_000))
+    rig.pod("small", 1)
+    rig.round()
+    assert "18,000 terms in its node affinity are too many to be read" in str(rig.entry("large").fault)
     assert (rig.node_of("large"), rig.node_of("small")) == ("", "n")
 
 
 def test_where_many_kinds_may_go_is_worked_out_in_portions() -> None:
-    """Each pod within the bounds, a crowd of them longer than a Lease lasts."""
-    rig, kinds = Rig(), Kinds()
+    """Each is within the bounds, but together they take longer than a Lease lasts."""
+    rig, kinds = Rig(), RestrictionKinds()
     for number in range(250):
         rig.node(f"n{number}", 2, **{HOSTNAME: f"n{number}"})
     for number in range(15):
@@ -95,7 +77,7 @@ def test_where_many_kinds_may_go_is_worked_out_in_portions() -> None:
 
     async def story() -> float:
         ticking = asyncio.create_task(tick())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         began = time.thread_time()
         book: NodeBook = rig.queue.nodes
         view = await book.view(rig.ledger.snapshot(0.0), kinds, (), (), 0.0)

@@ -1,4 +1,4 @@
-"""Stages of a pod in the queue: each transition from each stage, and what it leaves behind."""
+"""Stages of a pod in the queue: each transition from each stage, and its effects."""
 
 from collections.abc import Callable
 
@@ -38,33 +38,30 @@ def entry(stage: Stage = GATED, *, gated: bool = True) -> Entry:
     return Entry(pod(gated=gated), created=0.0, seen=0.0, stage=stage)
 
 
-@pytest.mark.parametrize("stage", list(Stage))
 @pytest.mark.parametrize("name", list(TRANSITIONS))
-def test_every_other_transition_is_refused_and_changes_nothing(name: str, stage: Stage) -> None:
+def test_every_other_transition_is_refused_and_changes_nothing(name: str) -> None:
     make, allowed = TRANSITIONS[name]
-    found = entry(stage)
-    if stage in allowed:
-        make(found)
-        assert found.stage is allowed[stage]
-    else:
-        with pytest.raises(StageError, match=stage.value):
+    for stage in Stage:
+        found = entry(stage)
+        if stage in allowed:
             make(found)
-        assert (found.stage, found.node, found.num_lost) == (stage, "", 0)
+            assert found.stage is allowed[stage]
+        else:
+            with pytest.raises(StageError, match=stage.value):
+                make(found)
+            assert (found.stage, found.node, found.num_lost) == (stage, "", 0)
 
 
-@pytest.mark.parametrize("stage", [NOMINATING, OPENING, WITHDRAWING])
-def test_what_somebody_else_has_opened_meanwhile_is_not_put_back_behind_its_gate(stage: Stage) -> None:
-    found = entry(stage, gated=False)
-    found.put_back(5.0)
-    assert (found.stage, found.opened, found.node, found.by_kerf) == (OPENED, 5.0, "", False)
-
-
-def test_what_is_put_back_behind_its_gate_has_no_node_and_was_not_let_go() -> None:
+def test_a_pod_is_put_back_behind_its_gate_without_a_node_unless_another_client_has_opened_it() -> None:
     found = entry()
     found.reserve("n")
     found.open(1.0)
     found.put_back(2.0)
     assert (found.stage, found.node, found.by_kerf) == (GATED, "", False)
+    for stage in (NOMINATING, OPENING, WITHDRAWING):
+        found = entry(stage, gated=False)
+        found.put_back(5.0)
+        assert (found.stage, found.opened, found.node, found.by_kerf) == (OPENED, 5.0, "", False)
 
 
 def test_a_pod_found_open_is_known_by_what_is_written_on_it() -> None:
@@ -79,31 +76,20 @@ def test_a_pod_found_open_is_known_by_what_is_written_on_it() -> None:
         assert (found.stage, found.node, found.by_kerf) == (stage, node, by_kerf)
 
 
-def test_a_pod_is_on_its_way_from_its_reservation_until_a_while_after_it_was_opened() -> None:
+def test_a_pod_is_on_its_way_for_a_while_after_it_was_opened_and_late_then() -> None:
     found = entry()
     found.reserve("n")
-    assert found.on_its_way(1000.0, within_s=30.0)
+    assert (found.on_its_way(5000.0, within_s=30.0), found.is_late(5000.0, within_s=30.0)) == (True, False)
     found.open(1000.0)
     found.was_opened()
-    assert found.on_its_way(1029.9, within_s=30.0)
-    assert not found.on_its_way(1030.0, within_s=30.0)
+    for now, on_way in ((1029.9, True), (1030.0, False)):
+        assert (found.on_its_way(now, within_s=30.0), found.is_late(now, within_s=30.0)) == (on_way, not on_way)
     found.lose("n")
-    assert not found.on_its_way(1000.0, within_s=30.0)
-
-
-def test_a_pod_is_late_once_it_was_let_go_for_a_node_a_while_ago() -> None:
-    found = entry()
-    found.reserve("n")
-    assert not found.is_late(5000.0, within_s=30.0)
-    found.open(1000.0)
-    found.was_opened()
-    assert [found.is_late(now, within_s=30.0) for now in (1029.9, 1030.0)] == [False, True]
-    found.lose("n")
-    assert not found.is_late(5000.0, within_s=30.0)
+    assert (found.on_its_way(1000.0, within_s=30.0), found.is_late(5000.0, within_s=30.0)) == (False, False)
     left = entry()
     left.open(1000.0)
     left.was_opened()
-    assert not left.is_late(5000.0, within_s=30.0), "it was let go for no node"
+    assert not left.is_late(5000.0, within_s=30.0), "it was released without a node"
 
 
 PLANNED = {"kerf.dev/planned-node": "n"}
@@ -111,10 +97,8 @@ PLANNED = {"kerf.dev/planned-node": "n"}
 
 @pytest.mark.parametrize(
     ("manifest", "said"),
-    [
-        (refused(pod(gated=False)), "n: no room"),
-        (pod(gated=False), "n: kube-scheduler did not take it"),
-    ],
+    [(refused(pod(gated=False)), "n: no room"), (pod(gated=False), "n: kube-scheduler did not take it")],
+    ids=["refused", ""],
 )
 def test_what_kube_scheduler_says_of_a_lost_node_is_kept_until_it_says_something_else(manifest: Pod, said: str) -> None:
     found = Entry(manifest, created=0.0, seen=0.0, stage=OPENED, node="n")
@@ -163,17 +147,14 @@ def test_a_pod_is_suspect_that_a_kerf_before_this_one_let_go_and_that_was_refuse
     assert long.lost == f"{'x' * 253}: no room"
 
 
-@pytest.mark.parametrize(("node", "by_kerf"), [("n", True), ("", False)])
-def test_what_was_in_doubt_ends_open_with_or_without_a_node(node: str, by_kerf: bool) -> None:
-    found = Entry(pod(), created=0.0, seen=0.0, stage=LOST, lost="m: no room", node=node, by_kerf=not by_kerf)
-    found.doubt()
-    assert not found.take_back
-    settled = pod(gated=False)
-    found.settle_open(settled, 7.0)
-    assert (found.pod, found.opened, found.node, found.by_kerf, found.lost) == (settled, 7.0, node, by_kerf, "")
-
-
-def test_what_was_in_doubt_ends_behind_its_gate_with_nothing_of_a_node() -> None:
+def test_a_pod_in_doubt_ends_open_gated_or_lost() -> None:
+    for node, by_kerf in (("n", True), ("", False)):
+        found = Entry(pod(), created=0.0, seen=0.0, stage=LOST, lost="m: no room", node=node, by_kerf=not by_kerf)
+        found.doubt()
+        assert not found.take_back
+        settled = pod(gated=False)
+        found.settle_open(settled, 7.0)
+        assert (found.pod, found.opened, found.node, found.by_kerf, found.lost) == (settled, 7.0, node, by_kerf, "")
     found = entry()
     found.reserve("n")
     found.by_kerf = True
@@ -182,21 +163,14 @@ def test_what_was_in_doubt_ends_behind_its_gate_with_nothing_of_a_node() -> None
     settled = pod()
     found.settle_shut(settled)
     assert (found.pod, found.node, found.by_kerf, found.opened) == (settled, "", False, float("-inf"))
-
-
-@pytest.mark.parametrize(
-    ("lost", "told"),
-    [("", "n: kube-scheduler did not take it"), ("m: no room", "m: no room")],
-    ids=["at first", "anew"],
-)
-def test_what_was_in_doubt_ends_without_its_node(lost: str, told: str) -> None:
-    found = Entry(pod(gated=False), created=0.0, seen=0.0, stage=OPENED, node="n", lost=lost)
-    found.doubt(take_back=True)
-    settled = pod(gated=False)
-    found.settle_lost(settled)
-    assert (found.stage, found.pod, found.lost, found.num_lost) == (LOST, settled, told, 0 if lost else 1)
-    found.give_up()
-    assert (found.stage, found.node, found.lost) == (OPENED, "", "")
+    for lost, said in (("", "n: kube-scheduler did not take it"), ("m: no room", "m: no room")):
+        found = Entry(pod(gated=False), created=0.0, seen=0.0, stage=OPENED, node="n", lost=lost)
+        found.doubt(take_back=True)
+        settled = pod(gated=False)
+        found.settle_lost(settled)
+        assert (found.stage, found.pod, found.lost, found.num_lost) == (LOST, settled, said, 0 if lost else 1)
+        found.give_up()
+        assert (found.stage, found.node, found.lost) == (OPENED, "", "")
 
 
 def test_a_pod_that_is_opened_by_its_author_is_not_out_by_kerf() -> None:
@@ -257,24 +231,13 @@ def test_being_passed_over_counts_where_it_is_news_and_while_a_pod_waits() -> No
     assert (lost.skips.reason, lost.skips.written, lost.skips.count) == (None, None, 1)
 
 
-@pytest.mark.parametrize(
-    ("stage", "node", "out", "way"),
-    [
-        (GATED, "", False, False),
-        (NOMINATING, "n", True, True),
-        (OPENING, "n", True, True),
-        (OPENING, "", False, False),
-        (OPENED, "n", True, True),
-        (OPENED, "", False, False),
-        (LOST, "n", False, False),
-        (RENOMINATING, "n", True, True),
-        (UNSETTLED, "n", True, True),
-        (UNSETTLED, "", False, False),
-    ],
-)
-def test_who_may_have_a_node_at_any_time(stage: Stage, node: str, out: bool, way: bool) -> None:
-    found = Entry(pod(), created=0.0, seen=0.0, stage=stage, node=node, opened=1.0)
-    assert (found.is_out, found.on_its_way(2.0, 30.0)) == (out, way)
+def test_which_pods_may_have_a_node_at_any_time() -> None:
+    with_node = {GATED: False, NOMINATING: True, OPENING: True, OPENED: True, LOST: False, RENOMINATING: True}
+    for stage, out in (with_node | {UNSETTLED: True}).items():
+        for node, expected in (("n", out), ("", False)):
+            found = Entry(pod(), created=0.0, seen=0.0, stage=stage, node=node, opened=1.0)
+            assert (found.is_out, found.on_its_way(2.0, 30.0)) == (expected, expected)
+    found = entry()
     assert found.num_gpus == 0
     found.planned = PlanPod("ns/p", gpus=GpuRequest(2))
     assert found.num_gpus == 2

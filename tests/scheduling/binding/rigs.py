@@ -1,44 +1,29 @@
-"""A binder on a cluster in memory, and the ways in which an API server fails."""
+"""A binder on a cluster in memory, and errors of the API server."""
 
 import asyncio
-import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from extender.kube import objects
 from extender.kube.client import ApiError, Transport, UnreachableError
 from extender.kube.commit import Resolver
 from extender.kube.events import EventRecorder
 from extender.kube.memory import Manifest, MemoryCluster
 from extender.kube.transport import NODES_PATH, PODS_PATH
-from extender.ledger.ledger import ClaimState, Ledger
-from extender.plugins.kerf import GPUS
+from extender.ledger.ledger import AllocationState, Ledger
 from extender.plugins.pods import read_pod_request
+from extender.queueing.pods.objects import decode_node, decode_pod
 from extender.scheduling.binding import Binder, BindError
 from extender.scheduling.placer import Placer, PodIdentity
-from tests.ledger.builders import TTL_S, Clock, FaultyTransport, node_manifest, open_fence, pod_manifest
+from tests.ledger.builders import TTL_S, Clock, FaultyTransport, node_manifest, open_fence, pod_manifest, taken
 
+STATUS_PATH = "/api/v1/namespaces/default/pods/p/status"
 TIMEOUT = UnreachableError("POST: timed out")
-
-
 CONFLICT = ApiError(409, "Conflict", "already assigned")
-
-
 SERVER_ERROR = ApiError(500, "InternalError", "etcdserver: request timed out")
-
-
 NOT_FOUND = ApiError(404, "NotFound", 'pods "p" not found')
-
-
 FORBIDDEN = ApiError(403, "Forbidden", "no")
-
-
-def annotated_node(name: str, *uuids: str) -> Manifest:
-    """A node whose GPUs Kerf's own annotation names."""
-    gpus = [{"index": index, "uuid": uuid} for index, uuid in enumerate(uuids)]
-    return {"kind": "Node", "metadata": {"name": name, "uid": name, "annotations": {GPUS: json.dumps(gpus)}}}
 
 
 class Rig:
@@ -59,7 +44,7 @@ class Rig:
         self.sync()
 
     def binder_on(self, transport: Transport) -> Binder:
-        """What binds by a transport, under the fence as it is."""
+        """A binder that writes by a transport, under the fence as it is."""
         return Binder(
             transport,
             self.ledger,
@@ -72,20 +57,15 @@ class Rig:
         )
 
     def sync(self) -> None:
-        """What the watch would tell."""
-        for path, take in ((NODES_PATH, self._take_node), (PODS_PATH, self._take_pod)):
-            for item in msgspec.json.decode(asyncio.run(self.cluster.get(path)))["items"]:
-                take(item)
-
-    def _take_node(self, item: Manifest) -> None:
-        self.ledger.upsert_node(msgspec.convert(item, objects.Node))
-
-    def _take_pod(self, item: Manifest) -> None:
-        self.ledger.upsert_pod(msgspec.convert(item, objects.Pod), self.clock())
+        """Take in what the watch would report."""
+        for item in msgspec.json.decode(asyncio.run(self.cluster.get(NODES_PATH)))["items"]:
+            self.ledger.upsert_node(decode_node(item))
+        for item in msgspec.json.decode(asyncio.run(self.cluster.get(PODS_PATH)))["items"]:
+            self.ledger.upsert_pod(decode_pod(item), self.clock())
 
     def filter(self, *nodes: str) -> None:
-        """What filter does with the pod: decide, reserve, remember."""
-        pod = msgspec.convert(self.cluster.pod("default", "p"), objects.Pod)
+        """Decide about the pod, reserve and remember, as filter does."""
+        pod = decode_pod(self.cluster.pod("default", "p"))
         request = read_pod_request(pod)
         self.placer.remember(self.identity, request)
         self.fence.note(pod.metadata)
@@ -104,13 +84,16 @@ class Rig:
     def settle(self) -> None:
         asyncio.run(self.resolver.resolve_round())
 
-    def free(self, node: str) -> set[int]:
-        cluster = self.ledger.snapshot(self.clock())
-        row = cluster.row_of[node]
-        return {index for index, free in enumerate(cluster.gpu_idle[row].tolist()) if free}
+    def annotate(self, **annotations: str) -> None:
+        """Change the pod as another client."""
+        body = msgspec.json.encode({"metadata": {"annotations": annotations}})
+        asyncio.run(self.cluster.patch(STATUS_PATH, body))
 
-    def state(self) -> ClaimState | None:
-        claim = self.ledger.claim("u")
+    def free(self, node: str) -> set[int]:
+        return {0, 1} - taken(self.ledger, node, self.clock())
+
+    def state(self) -> AllocationState | None:
+        claim = self.ledger.allocation("u")
         return claim.state if claim else None
 
     def paths(self) -> list[str]:

@@ -50,7 +50,7 @@ def test_a_refresh_comes_through_whole() -> None:
                 assert loads[index] == pytest.approx(round(int(number) / 8 * 100) / 100)
             assert np.allclose(reading.age_s, 0, atol=1)
             again = await reader.read(command)
-            assert again.inventory is reading.inventory  # nothing was told twice
+            assert again.inventory is reading.inventory  # it is sent once
             assert len(again.values[Gauge.LOAD]) == 960
             assert 0 < again.report.rss_mib < 500
         await reader.close()
@@ -75,7 +75,7 @@ def test_a_fault_leaves_the_process_running() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_is_ended_and_started_anew() -> None:
+def test_a_process_that_hangs_or_is_killed_is_started_again() -> None:
     async def read() -> None:
         reader = ReaderProcess(60)
         page = (GOLDEN / "dcgm-exporter-4.8.prom").read_bytes()
@@ -89,30 +89,16 @@ def test_a_process_that_hangs_is_ended_and_started_anew() -> None:
                 await reader.read(Command(PROMETHEUS, [server.url], access=Access(timeout_s=50)))
             await wait_until_gone(first)
             reader.max_s = 60
-            reading = await reader.read(good)
-            assert len(reading.inventory.hosts) == 1
-        await reader.close()
-
-    asyncio.run(read())
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_is_started_anew() -> None:
-    async def read() -> None:
-        reader = ReaderProcess(60)
-        page = (GOLDEN / "dcgm-exporter-4.8.prom").read_bytes()
-        with serving(lambda *_: (200, page)) as server:
-            command = Command(EXPORTERS, [server.url])
-            await reader.read(command)
-            assert reader.pid is not None
-            pid = reader.pid
-            os.kill(pid, 9)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is dead already
+            assert len((await reader.read(good)).inventory.hosts) == 1
+            second = reader.pid
+            assert second is not None
+            os.kill(second, 9)
+            os.waitid(os.P_PID, second, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it is dead already
             try:
-                reading = await reader.read(command)
+                reading = await reader.read(good)
             except ReaderError:  # its end was not noticed before the command was sent
-                reading = await reader.read(command)
-            assert reader.pid != pid
+                reading = await reader.read(good)
+            assert reader.pid not in (first, second)
             assert len(reading.inventory.hosts) == 1
         await reader.close()
 
@@ -148,10 +134,10 @@ def test_more_series_than_fit_into_the_readers_memory_are_a_fault_and_the_next_i
         with serving(huge) as first, serving(small) as second:
             reading = await reader.read(Command(PROMETHEUS, [first.url, second.url], Access(timeout_s=60)))
             assert reading.report.source == second.url
-            assert "take more memory than telemetry may have" in reading.report.given_up[first.url]
+            assert "more memory" in reading.report.given_up[first.url]
             assert reading.values[Gauge.LOAD].tolist() == [0.5]
             assert reading.report.rss_mib < 700  # it may have 512 more than it begins with
-            with pytest.raises(SourceError, match="take more memory than telemetry may have"):
+            with pytest.raises(SourceError, match="more memory"):
                 await reader.read(Command(PROMETHEUS, [first.url], Access(timeout_s=60)))
         await reader.close()
 

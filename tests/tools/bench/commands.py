@@ -34,6 +34,10 @@ app = typer.Typer(
 JsonOption = Annotated[str | None, typer.Option("--json", help="File for the figures; - is standard output.")]
 RepetitionsOption = Annotated[int, typer.Option(min=1, help="Repetitions.")]
 NodesOption = Annotated[int, typer.Option(min=1, help="Nodes of 8 GPUs.")]
+BatchNodesOption = Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")]
+ModelOption = Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")]
+_HALF_WITH_GPUS = "Running pods: half with one GPU, half with none."
+_CALLS_OF_FILTER = "Calls of filter of each kind."
 
 
 @app.command()
@@ -44,7 +48,8 @@ def scheduler(
     modes: Annotated[
         str,
         typer.Option(
-            help="Which of none, echo, decisive, scores, planned, planner, bare; dra, dra-planned, dra-written."
+            help="Which of none, echo, best, decisive, scores, planned, planner, bare; none-unbatched; dra, "
+            "dra-planned, dra-written."
         ),
     ] = ",".join(schedulers.COUNTING),
     pod_gpus: Annotated[int, typer.Option(min=1, max=8, help="GPUs of each pod.")] = 1,
@@ -55,10 +60,30 @@ def scheduler(
     templates: Annotated[
         bool, typer.Option("--templates", help="Claims are made from a template, by Kubernetes' controller.")
     ] = False,
+    unlike: Annotated[
+        bool, typer.Option("--nodes-unlike", help="CPU, memory, GPUs and models drawn; half of the nodes partly used.")
+    ] = False,
+    stream: Annotated[
+        float, typer.Option(min=0, help="Seconds of a steady stream of pods, Events counted; 0: --pods at once.")
+    ] = 0.0,
     json: JsonOption = None,
 ) -> None:
-    """Pods per second of a real kube-scheduler: no extender, the bare Go echo, Kerf."""
-    plan = schedulers.Plan(nodes, pods, view, _modes(modes), pod_gpus, repetitions, backlog, timeout, templates)
+    """Pods per second of a real kube-scheduler: no extender, the bare Go echo, the best that can be, Kerf."""
+    if stream and backlog:
+        raise typer.BadParameter("a stream has no --backlog: it creates pods as others are bound")
+    plan = schedulers.Plan(
+        nodes=nodes,
+        pods=pods,
+        view=view,
+        modes=_modes(modes),
+        pod_gpus=pod_gpus,
+        repetitions=repetitions,
+        backlog=backlog,
+        timeout_s=timeout,
+        templates=templates,
+        unlike=unlike,
+        stream_s=stream,
+    )
     show(schedulers.measure, plan, reports.scheduler_table, json)
 
 
@@ -68,7 +93,7 @@ def time_calls(
     requests: Annotated[int, typer.Option(min=2, help="Requests per repetition, verb and number of names.")] = 300,
     repetitions: RepetitionsOption = 5,
     mode: Annotated[str, typer.Option(help="decisive or scores.")] = "decisive",
-    pods: Annotated[int, typer.Option(min=0, help="Running pods: half with one GPU, half with none.")] = 0,
+    pods: Annotated[int, typer.Option(min=0, help=_HALF_WITH_GPUS)] = 0,
     json: JsonOption = None,
 ) -> None:
     """Time of filter and prioritize beside a loopback echo of the same bytes."""
@@ -98,9 +123,9 @@ def complete_jobs(  # noqa: PLR0917 - options, none of them positional
 @app.command(name="planners")
 def compare_planners(
     pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that all planners get.")] = 200,
-    nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 500,
+    nodes: BatchNodesOption = 500,
     many_pods: Annotated[int, typer.Option(min=1, help="Pods of the batch that only greedy gets.")] = 10_000,
-    many_nodes: Annotated[int, typer.Option(min=1, help="Its nodes of 8 GPUs.")] = 5000,
+    many_nodes: BatchNodesOption = 5000,
     repetitions: RepetitionsOption = 3,
     json: JsonOption = None,
 ) -> None:
@@ -127,7 +152,7 @@ def make_room(
 @app.command()
 def start(
     nodes: NodesOption = 5000,
-    pods: Annotated[int, typer.Option(min=2, help="Running pods: half with one GPU, half with none.")] = 40000,
+    pods: Annotated[int, typer.Option(min=2, help=_HALF_WITH_GPUS)] = 40000,
     repetitions: RepetitionsOption = 3,
     json: JsonOption = None,
 ) -> None:
@@ -164,7 +189,7 @@ def ledger(
 def measure_hostile(
     nodes: NodesOption = 500,
     pods: Annotated[int, typer.Option(min=10, help="Hostile pods, and as many ordinary ones that run.")] = 2000,
-    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 1,
+    repetitions: RepetitionsOption = 1,
     leave_out: Annotated[
         list[str] | None, typer.Option(help="A kind of hostile pods to leave out; repeatable.")
     ] = None,
@@ -178,8 +203,8 @@ def measure_hostile(
 @app.command(name="learned")
 def measure_learned(
     nodes: NodesOption = 5000,
-    requests: Annotated[int, typer.Option(min=10, help="Calls of filter of each kind.")] = 300,
-    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    requests: Annotated[int, typer.Option(min=10, help=_CALLS_OF_FILTER)] = 300,
+    model: ModelOption = None,
     json: JsonOption = None,
 ) -> None:
     """Filter with the learned rank beside best fit, in turn: with values cached, and for requests never seen before."""
@@ -190,10 +215,10 @@ def measure_learned(
 @app.command()
 def guard(
     nodes: NodesOption = 5000,
-    requests: Annotated[int, typer.Option(min=10, help="Calls of filter of each kind.", hidden=True)] = 300,
+    requests: Annotated[int, typer.Option(min=10, help=_CALLS_OF_FILTER, hidden=True)] = 300,
     scheduler_nodes: Annotated[int, typer.Option(min=1, help="Nodes of kube-scheduler's runs.", hidden=True)] = 500,
     pods: Annotated[int, typer.Option(min=2, help="Pods of one of kube-scheduler's runs.", hidden=True)] = 300,
-    repetitions: Annotated[int, typer.Option(min=1, help="Repetitions.")] = 2,
+    repetitions: RepetitionsOption = 2,
     against: Annotated[Path | None, typer.Option(help="Figures of an earlier run to hold these against.")] = None,
     margin: Annotated[float, typer.Option(min=0, help="Percent by which a ratio may be larger than there.")] = 100
     * guards.MARGIN,
@@ -214,7 +239,7 @@ def wire(
     *,
     cpu_pods: Annotated[bool, typer.Option("--cpu-pods", help="With the pods that ask for no GPU.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Kerf is told the mix of the pods beforehand.")] = False,
-    model: Annotated[Path | None, typer.Option(help="Folder of a model; default: the released one.")] = None,
+    model: ModelOption = None,
     pods_per_s: Annotated[
         float | None, typer.Option(min=0.1, help="How fast pods come; default: as fast as they are taken.")
     ] = None,
@@ -281,11 +306,14 @@ def measure_all(
 def _plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
     """One-GPU and whole-node pods both: plain kube-scheduler may batch the latter."""
     variants = [(view, pod_gpus) for view in schedulers.View for pod_gpus in (1, 8)]
-    return (
-        calls.Plan(),
-        starts.Plan(),
-        [schedulers.Plan(1000, 500, view, pod_gpus=pod_gpus, repetitions=2) for view, pod_gpus in variants],
-    )
+    plans = [schedulers.Plan(1000, 500, view, pod_gpus=pod_gpus, repetitions=2) for view, pod_gpus in variants]
+    few = (schedulers.Mode.NONE, schedulers.Mode.BEST, schedulers.Mode.DECISIVE)
+    sample = schedulers.View.DEFAULT
+    plans += [
+        schedulers.Plan(1000, 500, sample, few, repetitions=2, unlike=True),
+        schedulers.Plan(5000, 500, sample, few, repetitions=1, stream_s=60.0),
+    ]
+    return calls.Plan(), starts.Plan(), plans
 
 
 def _quick_plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
@@ -297,6 +325,8 @@ def _quick_plans() -> tuple[calls.Plan, starts.Plan, list[schedulers.Plan]]:
         [
             schedulers.Plan(120, 60, full, repetitions=1),
             schedulers.Plan(120, 60, sample, few, pod_gpus=8, repetitions=1),
+            schedulers.Plan(120, 60, sample, (*few, schedulers.Mode.BEST), repetitions=1, unlike=True),
+            schedulers.Plan(120, 60, sample, few, repetitions=1, stream_s=2.0),
         ],
     )
 

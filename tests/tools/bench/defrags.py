@@ -17,11 +17,11 @@ from extender.core.bookings import Booking
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from extender.planning.moves.lower_bounds import least_cost
 from extender.planning.moves.planner import plan_moves
-from extender.planning.moves.problems import Problem, Running, Target
-from extender.planning.moves.trials import Trial
+from extender.planning.moves.problems import Problem, RunningPod, Target
+from extender.planning.moves.trials import MoveTrial
 from extender.planning.moves.units import units_of
 from extender.planning.plan_state import PlanState
 from extender.planning.plans import PlanPod, View
@@ -70,10 +70,10 @@ def _run(problem: Problem, limit_s: float, seed: int) -> reports.Report:
     began, cpu_began = time.perf_counter(), time.process_time()
     made = plan_moves(problem, seed, lambda: time.perf_counter() - began > limit_s)
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
-    least = max(least_cost(Trial(problem, units_of(problem))), _bound(problem))
+    least = max(least_cost(MoveTrial(problem, units_of(problem))), _bound(problem))
     return {
         **{"seed": seed, "running": len(problem.running), "fits": made.fits, "impossible": list(made.impossible)},
-        **{"wall_s": round(wall_s, 2), "cpu_s": round(cpu_s, 2), "moves": made.num_pods},
+        **{"wall_s": round(wall_s, 2), "cpu_s": round(cpu_s, 2), "moves": len(made.moves)},
         **{"cost_gpu_h": round(made.cost_gpu_s / 3600, 2), "least_gpu_h": round(least / 3600, 2)},
         "gap": round(made.cost_gpu_s / least - 1, 4) if made.fits and least else None,
     }
@@ -129,7 +129,7 @@ def scattered(plan: Plan, seed: int) -> Problem:
         if room.size:
             row = int(rng.choice(room))
             state.put(position, row)
-            found = state.found(position)
+            found = state.location(position)
             running.append(replace(pod, row=row, booked=found[1] if found else Booking()))
     cluster = state.cluster
     in_use = replace(
@@ -150,11 +150,11 @@ def _sizes(rng: np.random.Generator, plan: Plan) -> list[int]:
     return [*with_gpus.tolist(), *[0] * (plan.pods - len(with_gpus))]
 
 
-def _pod(rng: np.random.Generator, number: int, gpus: int) -> Running:
+def _pod(rng: np.random.Generator, number: int, gpus: int) -> RunningPod:
     key = f"bench/p{number}"
     cpu_milli = int(rng.integers(1, 5)) * 1000 * max(gpus, 1)
     pod = PlanPod(key, cpu_milli, 4096 * max(gpus, 1), GpuRequest(gpus) if gpus else None)
-    return Running(key, key, 0, Booking(), pod, float(rng.exponential(_MEAN_RUN_S)) * gpus)
+    return RunningPod(key, key, 0, Booking(), pod, float(rng.exponential(_MEAN_RUN_S)) * gpus)
 
 
 def _view(num_nodes: int) -> View:
@@ -163,7 +163,7 @@ def _view(num_nodes: int) -> View:
     gpu = Gpu(describe_model("NVIDIA-H100-80GB-HBM3", {}), 81_920)
     offer = NodeOffer((gpu,) * 8, GpuUnit.WHOLE, 1, 8)
     for number in range(num_nodes):
-        arrays.set_held(arrays.set_node(f"n{number:05}", offer), Held({}, 0))
+        arrays.set_held(arrays.set_node(f"n{number:05}", offer), HeldAmounts({}, 0))
     cpu, memory = np.full(num_nodes, _CPU_MILLI), np.full(num_nodes, _MEMORY_MIB)
     anywhere = np.ones((1, num_nodes), np.bool_)
     return View(arrays.snapshot(), cpu, memory, cpu, memory, np.full(num_nodes, 110), anywhere)

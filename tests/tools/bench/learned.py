@@ -55,12 +55,12 @@ def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises BenchError when Kerf answers anything but a placement, or serves no model."""
     tell(f"{plan.nodes} nodes")
     names = [f"node-{number:05}" for number in range(plan.nodes)]
-    cluster = list(_cluster(names))
+    objects = list(cluster(names))
     with tempfile.TemporaryDirectory(prefix="kerf-bench-") as folder:
         flags = {"telemetry.source": "off", "model.prices": "plain", "model.path": str(_model(plan, Path(folder)))}
         with (
-            running(cluster, {**flags, "decisions.policy": "kerf"}) as kerf,
-            running(cluster, {**flags, "model.mode": "off", "decisions.policy": "tightest"}) as bestfit,
+            running(objects, {**flags, "decisions.policy": "kerf"}) as kerf,
+            running(objects, {**flags, "model.mode": "off", "decisions.policy": "tightest"}) as bestfit,
             no_collection(),
         ):
             if kerf.rank.why_not:
@@ -120,7 +120,7 @@ def _body(kind: str, number: int, names: Sequence[str]) -> bytes:
     return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
 
 
-def _cluster(names: Sequence[str]) -> Iterator[Manifest]:
+def cluster(names: Sequence[str]) -> Iterator[Manifest]:
     """Nodes, and pods on them: whole GPUs, shares of GPUs, and CPU and memory of no two alike."""
     rng = random.Random(_SEED)
     labels = {PRODUCT_LABEL: "NVIDIA-A100-SXM4-80GB", COUNT_LABEL: str(GPUS_PER_NODE), MEMORY_LABEL: "81920"}

@@ -16,7 +16,7 @@ from extender.core.clusters import WHOLE_MILLI
 from extender.core.resources.gpu_models import describe_model
 from extender.core.resources.nodes import Gpu, GpuUnit, NodeOffer
 from extender.core.resources.requests import GpuRequest
-from extender.ledger.arrays import ClusterArrays, Held
+from extender.ledger.arrays import ClusterArrays, HeldAmounts
 from extender.planning.plan_state import state_after
 from extender.planning.planners import PLANNERS
 from extender.planning.planners.genetic import Genetic
@@ -140,7 +140,9 @@ def _view(free: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], cpu_milli: int,
     offer = NodeOffer((gpu,) * num_gpus, GpuUnit.WHOLE, 1, num_gpus) if num_gpus else NodeOffer()
     for number in range(num_nodes):
         row = arrays.set_node(f"n{number:05}", offer)
-        arrays.set_held(row, Held(dict.fromkeys(np.flatnonzero(~free[number]).tolist(), (WHOLE_MILLI, 40960)), 0))
+        arrays.set_held(
+            row, HeldAmounts(dict.fromkeys(np.flatnonzero(~free[number]).tolist(), (WHOLE_MILLI, 40960)), 0)
+        )
     cpu, memory = np.full(num_nodes, cpu_milli), np.full(num_nodes, memory_mib)
     anywhere = np.ones((1, num_nodes), np.bool_)
     return View(arrays.snapshot(), cpu, memory, cpu, memory, np.full(num_nodes, 110), anywhere)

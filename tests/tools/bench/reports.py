@@ -17,7 +17,8 @@ from tests.controlplane import find_binaries
 Report = dict[str, Any]
 """JSON data."""
 
-_PROCESSES = (("kerf", "echo"), ("scheduler",), ("kube-apiserver",))
+_PROCESSES = (("kerf", "echo", "best"), ("scheduler",), ("kube-apiserver",))
+_OF_THE_API_SERVER = ("requests", "watch_events")
 
 
 def machine() -> Report:
@@ -44,10 +45,13 @@ def write_json(report: Report, target: str) -> None:
 
 def scheduler_table(report: Report) -> Table:
     """Pods a second of each mode."""
-    beside = ("none", "echo") if any(not mode.startswith("dra") for mode in report["modes"]) else ("dra", "dra-written")
+    of_claims = all(mode.startswith("dra") for mode in report["modes"])
+    beside = ("dra", "dra-written") if of_claims else ("none", "echo", "best")
     table = _table(
-        f"Pods per second: {report['pods']} pods of {_plural(report['pod_gpus'], 'GPU')} on {report['nodes']} nodes, "
-        f"{report['view']} view{', all there before' if report['backlog'] else ''}; CPU ms per pod",
+        f"Pods per second: {_pods(report)} of {_plural(report['pod_gpus'], 'GPU')} on {report['nodes']} "
+        f"{'unlike ' if report['unlike'] else ''}nodes, {report['view']} view"
+        f"{', all there before' if report['backlog'] else ''}; CPU ms per pod"
+        f"{'' if report['counts'] in (None, True) else '; DOES NOT COUNT: best is below 0.9 of none'}",
         "mode",
         "median",
         "min - max",
@@ -55,6 +59,8 @@ def scheduler_table(report: Report) -> Table:
         "CPU: extender",
         "scheduler",
         "API server",
+        "API server: requests",
+        "watch events",
     )
     for mode, values in report["modes"].items():
         rates = values["pods_per_s"]
@@ -65,8 +71,13 @@ def scheduler_table(report: Report) -> Table:
             f"{min(rates):.1f} - {max(rates):.1f}",
             *(f"{ratio:.2f}" if ratio else "-" for ratio in ratios),
             *(_median_cpu(values["cpu_ms_per_pod"], names) for names in _PROCESSES),
+            *(f"{statistics.median(run[key] for run in values['api_per_pod']):.2f}" for key in _OF_THE_API_SERVER),
         )
     return table
+
+
+def _pods(report: Report) -> str:
+    return f"a stream of {report['stream_s']:g} s of pods" if report["stream_s"] else f"{report['pods']} pods"
 
 
 def _median_cpu(runs: list[dict[str, float]], names: tuple[str, ...]) -> str:
@@ -184,10 +195,12 @@ def idle_table(report: Report) -> Table:
 
 
 def guard_table(report: Report) -> Table:
-    """Ratios, and those they are held against."""
-    table = _table(f"Less is better; {100 * report['margin']:g} % more is worse", "ratio", "now", "before", "times", "")
-    for name, ratio in report["ratios"].items():
-        before = report["before"].get(name)
+    """Ratios and counts, and those they are held against."""
+    title = f"Less is better; {100 * report['margin']:g} % more is worse, of counts 5 %"
+    table = _table(title, "what", "now", "before", "times", "")
+    before_all = report["before"] | report["counts_before"]
+    for name, ratio in (report["ratios"] | report["counts"]).items():
+        before = before_all.get(name)
         beside = (f"{before:.2f}", f"{ratio / before:.2f}") if before else ("-", "-")
         table.add_row(name, f"{ratio:.2f}", *beside, "worse" if name in report["worse"] else "")
     return table

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from extender.kube.memory import Manifest, MemoryCluster
-from extender.planning.moves.problems import Problem, Running
+from extender.planning.moves.problems import Problem, RunningPod
 from tests.api.services import running as kerf_on
 from tests.controlplane.objects import gpu_node, pod
 from tests.tools.bench import reports
@@ -53,7 +53,7 @@ def _objects(problem: Problem) -> Iterator[Manifest]:
         yield made
 
 
-def _running(one: Running, node: str, now: float) -> Manifest:
+def _running(one: RunningPod, node: str, now: float) -> Manifest:
     """A pod of a controller that has run for as long as its cost says."""
     name, gpus = one.key.partition("/")[2], one.pod.num_gpus
     annotations = {"kerf.dev/assigned-gpus": ",".join(map(str, one.booked.all_gpus))} if gpus else {}

@@ -1,5 +1,8 @@
-"""Pods a second of a real kube-scheduler: with no extender, the Go echo, Kerf in both its modes, planned with and
-without an extender, and bare; of pods whose GPUs are devices of ResourceClaims too.
+"""Pods a second of a real kube-scheduler: with no extender, the Go echo, the best decisive extender that can be, Kerf
+in both its modes, planned with and without an extender, and bare; of pods whose GPUs are devices of ResourceClaims too.
+
+Nodes are alike, or drawn (`unlike`): no two of them are often in the same state. All pods of a run are created at once,
+or for some time as many as are bound (a stream): then what is written behind the pods, such as Events, counts as well.
 
 Repetitions go over the modes in turn, each time from another one on, so that what the machine does besides falls on
 all alike. Every single run has a control plane of its own: no mode inherits another one's pods or warm caches. All
@@ -20,7 +23,7 @@ import yaml
 
 from tests.controlplane import ControlPlane, Process, free_port
 from tests.controlplane.kerf import QUEUE_RBAC, SCHEDULER_CONFIG
-from tests.tools.bench import claims, reports, servers
+from tests.tools.bench import api_counts, claims, reports, servers, unlike
 from tests.tools.bench.servers import GPUS_PER_NODE, BenchError
 from tests.tools.chaos import checker
 
@@ -29,7 +32,11 @@ class Mode(StrEnum):
     """What kube-scheduler asks besides its own plugins."""
 
     NONE = "none"
+    UNBATCHED = "none-unbatched"
+    """The same without the batching of alike pods that kube-scheduler has from 1.35 on."""
     ECHO = "echo"
+    BEST = "best"
+    """A decisive extender that does nothing but that (`bare_extender`): the most that decisive can reach."""
     DECISIVE = "decisive"
     SCORES = "scores"
     PLANNED = "planned"
@@ -68,15 +75,20 @@ _ECHO = {
     **{"urlPrefix": "http://replaced.invalid", "nodeCacheCapable": True, "weight": 1},
     **{"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"},
 }
+_UNBATCHED = "OpportunisticBatching=false"
 _OF_KERF = (Mode.DECISIVE, Mode.SCORES, Mode.PLANNED)
 """By an extender."""
 CLAIMING: Final = (Mode.DRA, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
 """Their pods ask by claims. Their rates count from the first creation, the others' from the first binding on."""
-COUNTING: Final = tuple(mode for mode in Mode if mode not in CLAIMING)
+COUNTING: Final = tuple(mode for mode in Mode if mode not in CLAIMING and mode is not Mode.UNBATCHED)
 _GATED = (Mode.PLANNED, Mode.PLANNER, Mode.BARE, Mode.DRA_PLANNED, Mode.DRA_WRITTEN)
 _WRITTEN = (Mode.BARE, Mode.DRA_WRITTEN)
+_LEAST_OF_BEST: Final = 0.9
+"""Rates count where `best` is at least so many times as fast as `none`: else something held up extenders as such."""
+_IN_STREAM: Final = 100
+"""Pods of a stream that wait at any time."""
 _RATIOS = (
-    *((Mode.ECHO, Mode.NONE), (Mode.BARE, Mode.NONE)),
+    *((mode, Mode.NONE) for mode in (Mode.UNBATCHED, Mode.ECHO, Mode.BEST, Mode.BARE)),
     *((mode, than) for mode in (*_OF_KERF, Mode.PLANNER) for than in COUNTING),
     *((mode, than) for mode in CLAIMING for than in CLAIMING),
 )
@@ -98,6 +110,10 @@ class Plan:
     """How long the pods of one run may take before those still unbound fail it."""
     templates: bool = False
     """Whether claims are made from a template, by Kubernetes' controller, which takes its part of the machine."""
+    unlike: bool = False
+    """Whether CPU, memory, GPUs and models of the nodes are drawn, and half of them partly used."""
+    stream_s: float = 0.0
+    """How long pods are created as others are bound, instead of `pods` at once; 0: they are created at once."""
 
     @property
     def num_steps(self) -> int:
@@ -107,25 +123,45 @@ class Plan:
 
 def measure(plan: Plan, tell: Callable[[str], None]) -> reports.Report:
     """Run the plan. Raises BenchError when a pod stays unbound or a node is over its capacity."""
-    rates: dict[Mode, list[float]] = {mode: [] for mode in plan.modes}
-    cpu_ms: dict[Mode, list[dict[str, float]]] = {mode: [] for mode in plan.modes}
+    runs: dict[Mode, list[_Run]] = {mode: [] for mode in plan.modes}
     with servers.workspace() as directory:
         for repetition in range(plan.repetitions):
             first = repetition % len(plan.modes)
             for mode in plan.modes[first:] + plan.modes[:first]:
                 what = f"{mode}, {plan.view} view, {plan.pod_gpus}-GPU pods, repetition {repetition + 1}"
                 tell(what)
-                outcome, cpu = _run(mode, plan, directory / f"{repetition + 1}-{mode}")
-                _check(outcome, what)
-                rates[mode].append(round(_rate(mode, outcome), 1))
-                cpu_ms[mode].append(cpu)
+                run = _run(mode, plan, directory / f"{repetition + 1}-{mode}")
+                _check(run.outcome, what)
+                runs[mode].append(run)
+    ratios = _ratios({mode: [_rate(mode, run.outcome) for run in of_mode] for mode, of_mode in runs.items()})
+    best = ratios.get(f"{Mode.BEST}/{Mode.NONE}")
     return {
         **{"nodes": plan.nodes, "view": plan.view.value, "pods": plan.pods, "pod_gpus": plan.pod_gpus},
-        **{"backlog": plan.backlog, "templates": plan.templates},
-        "modes": {mode.value: {"pods_per_s": rates[mode], "cpu_ms_per_pod": cpu_ms[mode]} for mode in plan.modes},
-        "ratios": _ratios(rates),
+        **{"backlog": plan.backlog, "templates": plan.templates, "unlike": plan.unlike, "stream_s": plan.stream_s},
+        "modes": {
+            mode.value: {
+                "pods_per_s": [round(_rate(mode, run.outcome), 1) for run in of_mode],
+                "cpu_ms_per_pod": [run.cpu_ms for run in of_mode],
+                "api_per_pod": [run.api for run in of_mode],
+            }
+            for mode, of_mode in runs.items()
+        },
+        "ratios": ratios,
+        "counts": None if best is None else best >= _LEAST_OF_BEST,
         "machine": reports.machine(),
     }
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a mode."""
+
+    outcome: dict[str, Any]
+    """What the load generator saw."""
+    cpu_ms: dict[str, float]
+    """Processor time of each process by pod."""
+    api: dict[str, float]
+    """What the API server did by pod."""
 
 
 def scheduler_config(mode: Mode, view: View) -> str:
@@ -133,19 +169,20 @@ def scheduler_config(mode: Mode, view: View) -> str:
     settings: dict[str, Any] = dict(PLAIN)
     if mode is Mode.ECHO:
         settings["extenders"] = [_ECHO]
-    elif mode in _OF_KERF:
-        name = Mode.DECISIVE if mode is Mode.PLANNED else mode
+    elif mode in (*_OF_KERF, Mode.BEST):
+        name = Mode.SCORES if mode is Mode.SCORES else Mode.DECISIVE
         settings = yaml.safe_load((SCHEDULER_CONFIG / f"{name}.yaml").read_text())
     common = {"clientConnection": _CLIENT_LIMITS, "percentageOfNodesToScore": _PERCENTAGE[view]}
     return yaml.safe_dump(settings | common)
 
 
-def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """One run on a control plane of its own: what the load generator saw, and each process's CPU ms per pod."""
+def _run(mode: Mode, plan: Plan, directory: Path) -> _Run:
+    """One run on a control plane of its own."""
     pods = _pod_flags(mode, plan)
     flags = (
         *(*pods, f"-timeout={plan.timeout_s:g}s"),
         *(["-exist"] if plan.backlog else []),
+        *([f"-stream={plan.stream_s:g}s", f"-waiting={_IN_STREAM}"] if plan.stream_s else []),
         *(["-nominate"] if mode in _WRITTEN else []),
     )
     with (
@@ -163,15 +200,24 @@ def _run(mode: Mode, plan: Plan, directory: Path) -> tuple[dict[str, Any], dict[
         early = measure() if plan.backlog and mode not in _WRITTEN else None
         extender = stack.enter_context(_deciding(mode, plan, plane))
         processes = plane.running + ([extender] if extender else [])
+        api_before = api_counts.read(plane)
         before = list(map(servers.cpu_seconds, processes))
         outcome = (early or measure()).result()
+        if plan.stream_s:
+            api_counts.wait_until_written(plane)
         after = list(map(servers.cpu_seconds, processes))
-        if mode in (Mode.DECISIVE, Mode.PLANNED, Mode.PLANNER):
+        api = api_counts.read(plane)
+        if mode in (Mode.BEST, Mode.DECISIVE, Mode.PLANNED, Mode.PLANNER):
             _judge(plane)
         elif mode in CLAIMING and not outcome["unbound"]:
             claims.judge(plane, plan.pod_gpus)
     used = zip(processes, before, after, strict=True)
-    return outcome, {process.name: round((end - begin) * 1000 / plan.pods, 2) for process, begin, end in used}
+    num_pods = outcome["pods"]
+    return _Run(
+        outcome,
+        {process.name: round((end - begin) * 1000 / num_pods, 2) for process, begin, end in used},
+        {name: round((api[name] - api_before[name]) / num_pods, 3) for name in api},
+    )
 
 
 def _pod_flags(mode: Mode, plan: Plan) -> tuple[str, ...]:
@@ -187,7 +233,8 @@ def _pod_flags(mode: Mode, plan: Plan) -> tuple[str, ...]:
 def _plane(mode: Mode, plan: Plan, directory: Path) -> Iterator[ControlPlane]:
     """A control plane with nodes whose GPUs are resources, or devices."""
     if mode not in CLAIMING:
-        with servers.plane_with_nodes(directory, plan.nodes) as plane:
+        with_nodes = unlike.plane_with_nodes if plan.unlike else servers.plane_with_nodes
+        with with_nodes(directory, plan.nodes) as plane:
             yield plane
         return
     with servers.plane(directory) as plane:
@@ -214,13 +261,19 @@ def _deciding(mode: Mode, plan: Plan, plane: ControlPlane) -> Iterator[Process |
         settings += ["--set=dra.allocate=true"] if mode in CLAIMING else []
         with servers.kerf(plane, Mode.DECISIVE, *settings) as planner:
             yield planner
-    elif mode in (Mode.NONE, Mode.BARE, Mode.DRA, Mode.DRA_WRITTEN):
-        plane.start_scheduler(config)
+    elif mode in (Mode.NONE, Mode.UNBATCHED, Mode.BARE, Mode.DRA, Mode.DRA_WRITTEN):
+        plane.start_scheduler(config, gates=[_UNBATCHED] if mode is Mode.UNBATCHED else [])
         yield None
     else:
-        with servers.go_echo(plane) if mode is Mode.ECHO else servers.kerf(plane, mode) as extender:
+        with _extender(mode, plane) as extender:
             plane.start_scheduler(config, extender_url=extender.url)
             yield extender
+
+
+def _extender(mode: Mode, plane: ControlPlane) -> contextlib.AbstractContextManager[Process]:
+    if mode is Mode.ECHO:
+        return servers.go_echo(plane)
+    return servers.bare_extender(plane) if mode is Mode.BEST else servers.kerf(plane, mode)
 
 
 def _judge(plane: ControlPlane) -> None:

@@ -190,6 +190,14 @@ def go_echo(plane: ControlPlane) -> Iterator[Process]:
 
 
 @contextlib.contextmanager
+def bare_extender(plane: ControlPlane) -> Iterator[Process]:
+    """The decisive extender that does the least (`bare_extender`)."""
+    process = processes.retry_taken_port(lambda: _ready(_start_bare_extender(plane), "healthz"))
+    with _stopping(process):
+        yield process
+
+
+@contextlib.contextmanager
 def bare_echo(directory: Path) -> Iterator[Process]:
     """The bytes echo on Kerf's own HTTP stack (`echo_app`)."""
     process = processes.retry_taken_port(lambda: _ready(_start_bare_echo(directory), "healthz"))
@@ -202,6 +210,13 @@ def _start_go_echo(plane: ControlPlane) -> Process:
     kubeconfig = plane.kubeconfig("scheduler")
     command = [str(plane.binaries.echo), f"-listen=127.0.0.1:{port}", f"-kubeconfig={kubeconfig}"]
     return start_process("echo", command, plane.directory / "echo.log", url_of(port))
+
+
+def _start_bare_extender(plane: ControlPlane) -> Process:
+    port = free_port()
+    script = Path(__file__).with_name("bare_extender.py")
+    command = [sys.executable, "-P", str(script), str(port), str(plane.kubeconfig("scheduler"))]
+    return start_process("best", command, plane.directory / "best.log", url_of(port))
 
 
 def _start_bare_echo(directory: Path) -> Process:

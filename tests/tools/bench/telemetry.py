@@ -32,7 +32,7 @@ from extender.api.app import create_app
 from extender.api.service import Service
 from extender.core.observations import SampleState
 from extender.kube.memory import MemoryCluster
-from extender.server.run import _keep_what_is_there
+from extender.server.run import _tune_garbage_collection
 from extender.settings.load import load_settings
 from extender.telemetry.observer import Observer
 from extender.telemetry.status import State
@@ -203,7 +203,7 @@ async def _running(num_nodes: int, flags: dict[str, object]) -> AsyncIterator[Se
             await asyncio.sleep(0.05)
         else:
             raise BenchError(f"Kerf is not ready: {service.fault()}")
-        _keep_what_is_there()
+        _tune_garbage_collection()
         yield service
 
 

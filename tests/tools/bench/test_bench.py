@@ -42,13 +42,43 @@ def test_all_prints_every_table(everything: tuple[dict[str, Any], str]) -> None:
 
 
 def test_scheduler_reports_every_mode(everything: tuple[dict[str, Any], str]) -> None:
-    report, _ = everything[0]["scheduler"]
+    report = everything[0]["scheduler"][0]
     sizes = {"nodes": 120, "pods": 60, "view": "full", "pod_gpus": 1}
     assert {key: report[key] for key in sizes} == sizes
-    assert list(report["modes"]) == ["none", "echo", "decisive", "scores", "planned", "planner", "bare"]
+    assert list(report["modes"]) == ["none", "echo", "best", "decisive", "scores", "planned", "planner", "bare"]
     assert all(len(mode["pods_per_s"]) == 1 and mode["pods_per_s"][0] > 0 for mode in report["modes"].values())
-    assert {"decisive/none", "decisive/echo", "scores/echo"} <= report["ratios"].keys()
+    assert {"decisive/none", "decisive/echo", "decisive/best", "scores/echo"} <= report["ratios"].keys()
+    assert report["counts"] == (report["ratios"]["best/none"] >= 0.9)
+    for mode in report["modes"].values():
+        (of_api,) = mode["api_per_pod"]
+        assert 2 <= of_api["writes"] <= of_api["requests"]  # the pod and its Binding
+        assert of_api["watch_events"] >= 2
+        assert of_api["watch_bytes"] > of_api["watch_events"]
     assert {"cpus", "python", "date"} <= report["machine"].keys()
+
+
+def test_scheduler_has_unlike_nodes_and_streams(everything: tuple[dict[str, Any], str]) -> None:
+    *_, unlike, stream = everything[0]["scheduler"]
+    assert unlike["unlike"]
+    assert list(unlike["modes"]) == ["none", "decisive", "best"]
+    assert stream["stream_s"] == 2.0
+    for mode in stream["modes"].values():
+        (of_api,) = mode["api_per_pod"]
+        assert of_api["events_written"] >= 1  # kube-scheduler's, and Kerf's where it places
+    assert stream["modes"]["decisive"]["api_per_pod"][0]["events_written"] >= 1.9
+    assert "unlike nodes" in everything[1]
+    assert "a stream of 2 s" in everything[1]
+
+
+def test_kube_scheduler_can_do_without_batching(tmp_path: Path) -> None:
+    sizes = ("--nodes=20", "--pods=40", "--modes=none,none-unbatched", "--repetitions=1")
+    assert report_of(tmp_path, "scheduler", *sizes)["ratios"].keys() == {"none-unbatched/none"}
+
+
+def test_a_stream_has_no_backlog(tmp_path: Path) -> None:
+    result = bench(tmp_path, "scheduler", "--stream=60", "--backlog")
+    assert result.returncode == 2
+    assert "a stream has no --backlog" in result.stderr
 
 
 def test_calls_reports_both_verbs(everything: tuple[dict[str, Any], str]) -> None:
@@ -127,16 +157,20 @@ def test_idle_reports_processor_time_and_memory_of_each_row(tmp_path: Path) -> N
 def test_guard_fails_where_a_ratio_is_worse_than_before(tmp_path: Path) -> None:
     before, target = tmp_path / "before.json", tmp_path / "now.json"
     of_calls = {"filter / Go echo": 0.0001, "live scores / none": 1e6, "of another version": 0.0001}
-    before.write_text(json.dumps({"ratios": of_calls}))
+    before.write_text(json.dumps({"ratios": of_calls, "counts": {"calls of filter, c": 1, "calls of bind, c": 1e6}}))
     sizes = ("--nodes=500", "--requests=20", "--scheduler-nodes=20", "--pods=30", "--repetitions=1")
     result = bench(tmp_path, "guard", *sizes, "--against", str(before), "--json", str(target))
     assert result.returncode == 1, result.stderr
     report = json.loads(target.read_text())
-    assert report["worse"] == ["filter / Go echo"]
+    assert report["worse"] == ["filter / Go echo", "calls of filter, c"]
     assert report["ratios"].keys() - {"Kerf / Go echo, CPU a pod"} == {
         *("filter / Go echo", "live scores / none"),
         *(f"learned rank / best fit, {kind}" for kind in ("cached", "new, whole", "new, share")),
-        *(f"{mode} / decisive, pods/s" for mode in ("none", "echo")),
+        *(f"{mode} / decisive, pods/s" for mode in ("none", "echo", "best")),
+    }
+    assert report["counts"].keys() == {
+        *(f"calls of {what}, {kind}" for what in ("filter", "bind", "watch", "round") for kind in ("python", "c")),
+        *(f"API server, {what}" for what in ("requests", "writes", "events_written", "watch_events", "watch_bytes")),
     }
     assert all(ratio > 0 for ratio in report["ratios"].values())
     assert report["machine"]["cpus"] > 0

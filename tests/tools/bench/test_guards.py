@@ -28,10 +28,18 @@ def test_worse_is_what_is_beyond_the_margin(
 def test_a_report_is_read(tmp_path: Path) -> None:
     path = tmp_path / "before.json"
     path.write_text('{"ratios": {"a": 1, "b": 2.5}, "machine": {}}')
-    assert read(path) == {"a": 1.0, "b": 2.5}
+    assert read(path) == ({"a": 1.0, "b": 2.5}, {})
+    path.write_text('{"ratios": {"a": 1}, "counts": {"c": 7}}')
+    assert read(path) == ({"a": 1.0}, {"c": 7.0})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ratios": [1]}', '{"ratios": {"a": "much"}}', '{"ratios": null}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"ratios": [1]}', '{"ratios": {"a": "much"}}', '{"ratios": null}'),
+        '{"ratios": {}, "counts": []}',
+    ],
+)
 def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "before.json"
     path.write_text(text)

@@ -108,6 +108,7 @@ def test_what_is_wrong_with_kerf_itself_is_found(planted: Planted, promises: lis
     assert [violation.promise for violation in outcome.violations] == promises
 
 
+@pytest.mark.nightly(of=("tests/tools/chaos/", "extender/scheduling/", "extender/queueing/"))
 @pytest.mark.parametrize(("kept", "found"), [(0.0, []), (2.0, ["little is kept for pods that were refused"])])
 def test_what_is_kept_for_pods_that_no_node_takes_is_found_in_runs_that_have_some(
     kept: float, found: list[str], tmp_path: Path

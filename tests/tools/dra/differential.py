@@ -56,7 +56,7 @@ def find(case: Json, node: str) -> Found:
         return Found("refused", type(fault).__name__)
     if allocation is not None:
         return Found("possible", "", allocation, state)
-    unhandled = [fault for fault in pools.faults if "not handled" in fault]
+    unhandled = [fault for fault in pools.faults if "not supported" in fault]
     return Found("refused", _kind(unhandled[0])) if unhandled else Found("impossible")
 
 

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from extender.core.dra.allocator import Allocation, Allocations
-from extender.core.dra.asks import ClaimAsk, DeviceAsk, DevicesAsked, RequestAsk
+from extender.core.dra.asks import ClaimSpec, DeviceClaims, DeviceSpec, RequestSpec
 from extender.core.dra.devices import NodeDevices
 from tests.core.dra.cases import selector
 from tests.core.dra.machines import DRIVER, PROFILES, a100_node
@@ -15,11 +15,11 @@ _NUM_NODES: Final = 5_000
 _NUM_STATES: Final = 200
 
 
-def asking(count: int, profile: str = "") -> DevicesAsked:
+def asking(count: int, profile: str = "") -> DeviceClaims:
     """Whole GPUs, or partitions of a profile."""
     kind = selector(f"{DRIVER}/type", "mig" if profile else "gpu")
     selectors = (kind, selector(f"{DRIVER}/profile", profile)) if profile else (kind,)
-    return DevicesAsked((ClaimAsk((RequestAsk("r", (DeviceAsk("r", selectors, count),)),)),))
+    return DeviceClaims((ClaimSpec((RequestSpec("r", (DeviceSpec("r", selectors, count),)),)),))
 
 
 def lines() -> Iterator[str]:
@@ -28,7 +28,7 @@ def lines() -> Iterator[str]:
     yield from _of_machines("8 A100s with all partitions", True, [asking(1), asking(1, "1g.5gb"), asking(16, "1g.5gb")])
 
 
-def _of_machines(name: str, mig: bool, wishes: Sequence[DevicesAsked]) -> Iterator[str]:
+def _of_machines(name: str, mig: bool, wishes: Sequence[DeviceClaims]) -> Iterator[str]:
     nodes = [NodeDevices.of(a100_node(f"node-{number}", 8, mig)) for number in range(_NUM_NODES)]
     memory = Allocations()
     yield f"{name}: {len(nodes[0].inventory.devices)} devices on each of {_NUM_NODES} nodes"
@@ -56,12 +56,12 @@ def _used(memory: Allocations, node: NodeDevices, rng: Random, mig: bool) -> Nod
     return node
 
 
-def _named(wish: DevicesAsked) -> str:
+def _named(wish: DeviceClaims) -> str:
     ask = wish.claims[0].requests[0].alternatives[0]
     return f"{ask.count} x {ask.selectors[-1].expression.rpartition(' == ')[2]}"
 
 
-def _timed(memory: Allocations, nodes: Sequence[NodeDevices], wish: DevicesAsked) -> str:
+def _timed(memory: Allocations, nodes: Sequence[NodeDevices], wish: DeviceClaims) -> str:
     started = time.process_time()
     for node in nodes:
         memory.best(node, wish)

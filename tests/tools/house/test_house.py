@@ -18,7 +18,6 @@ ROOT: Final = Path(__file__).parents[3]
 
 GIVEN: Final = {
     # Doors of the kernel: what is made later is told to them, once, and before it is needed.
-    "extender/kube/cache.py: Cache.subscribe(handler, listed)": "the door by which changes are heard",
     "extender/metrics/registry.py: Metrics.add(read)": "the door by which metrics are read",
     "extender/kube/background.py: Tasks.begin(work)": "work that begins and ends, which is no part",
     # State that comes and goes while Kerf runs.
@@ -27,7 +26,7 @@ GIVEN: Final = {
     "extender/scheduling/fence.py: Fence.take_over(deadline)": "a term of the lease",
     "extender/scheduling/fence.py: Fence.take_over(standing)": "a term of the lease",
     "extender/scheduling/placer.py: Placer.expect(candidates)": "the candidates of one call",
-    "extender/server/connections.py: Doors.enter(connection)": "a connection",
+    "extender/server/connections.py: OpenConnections.add(connection)": "a connection",
     # Hooks of libraries that take them in no other way.
     "extender/api/app.py: app.state.service = service": "Starlette keeps an app's objects there",
     "extender/api/app.py: app.state.streams = _install_page(app, service, parts)": "as above",

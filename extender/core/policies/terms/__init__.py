@@ -1,1 +1,1 @@
-"""Terms of the live score: a file for each."""
+"""Terms of the live score, one module each."""

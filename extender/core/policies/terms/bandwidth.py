@@ -1,4 +1,4 @@
-"""Memory bandwidth that is not in use, where it is profiled."""
+"""Unused memory bandwidth, where profiled."""
 
 from extender.core.gauges import Gauge
 from extender.core.policies.terms.term import Term

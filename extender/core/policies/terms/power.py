@@ -1,4 +1,4 @@
-"""Power: 1 - draw / limit of the product."""
+"""Power headroom: 1 - draw / limit of the product."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from extender.core.resources.gpu_models import attributes
 
 
 def headroom(samples: Samples) -> Plane:
-    """(N, G)."""
+    """(N, G) headroom."""
     limit = attributes(samples.cluster.models)[4][samples.cluster.gpu_model]
     power: Plane = 1 - np.minimum(samples.gauge(Gauge.POWER) / limit, 1)
     return power

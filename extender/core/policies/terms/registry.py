@@ -1,4 +1,4 @@
-"""The terms of the live score, in the order in which they are told."""
+"""The terms of the live score, in display order."""
 
 from typing import Final
 

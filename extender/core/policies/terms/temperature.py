@@ -1,4 +1,4 @@
-"""Temperature: 1 up to 50 degrees, falling to 0 at 90."""
+"""Temperature headroom: 1 up to 50 °C, falling to 0 at 90 °C."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _HOT_C: Final = 90.0
 
 
 def headroom(samples: Samples) -> Plane:
-    """(N, G)."""
+    """(N, G) headroom."""
     return np.clip((_HOT_C - samples.gauge(Gauge.TEMPERATURE)) / (_HOT_C - _COOL_C), 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Tensor cores that are not in use, where they are profiled."""
+"""Unused tensor cores, where profiled."""
 
 from extender.core.gauges import Gauge
 from extender.core.policies.terms.term import Term

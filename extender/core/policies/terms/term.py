@@ -1,4 +1,4 @@
-"""What a term of the live score is."""
+"""The interface of a term of the live score."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ Plane = npt.NDArray[np.float64]
 
 
 class Samples(NamedTuple):
-    """What a term may look at."""
+    """Inputs of a term."""
 
     cluster: Cluster
 
     def gauge(self, gauge: Gauge) -> Plane:
-        """(N, G) the samples of a gauge, NaN where there is none."""
+        """(N, G) samples of a gauge, NaN where missing."""
         if self.cluster.observed is None:
             return np.full(self.cluster.gpu_model.shape, np.nan)
         return self.cluster.observed.gauge(gauge).astype(np.float64)
@@ -28,12 +28,13 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A part of the headroom of a GPU. Its name is that of its weight."""
+    """A part of a GPU's headroom."""
 
     name: str
+    """Name of the term and its weight."""
     weight: float
-    """By default; 0 leaves it out."""
+    """Default weight; 0 disables the term."""
     meaning: str
-    """Of the setting, in a sentence."""
+    """Description, one sentence."""
     headroom: Callable[[Samples], Plane]
-    """(N, G) from 0 (none) to 1 (all of it), smooth in its sample; NaN where nothing is known."""
+    """(N, G) headroom from 0 (none) to 1 (all), continuous in its sample; NaN where unknown."""

@@ -1,11 +1,11 @@
-// The cluster, as a map or as a table, and a field to find nodes by.
+// The cluster, as a map or a table, and a field to find nodes.
 
 import { el, fill } from '../dom.js';
 import { ClusterMap } from '../map.js';
 import { NodeTable } from '../nodes.js';
 import { tab, tabList } from '../tabs.js';
 
-// What each look of a cell means, and whether some node has it; the legend holds these alone.
+// Cell styles, what they mean, and whether a node has them; the legend shows only those in use.
 const LEGEND = [
   ['free', 'free', () => true],
   ['fragment', 'free, on a node in use', (node) => node.fragments],
@@ -14,7 +14,7 @@ const LEGEND = [
   ['reserved', 'reserved', (node) => node.reserved],
   ['slices', 'time slices', (node) => node.slices],
   ['mig', 'MIG device', (node) => node.profiles.length],
-  ['over', 'used beyond what is booked', (node) => node.unmanaged],
+  ['over', 'used beyond its booking', (node) => node.unmanaged],
   ['stale', 'stale metrics', (node) => node.samples === 'STALE'],
   ['error', 'error', (node) => node.errors],
 ];

@@ -1,4 +1,4 @@
-// What Kerf has decided, newest first.
+// Kerf's decisions, newest first.
 
 import { clock, el, fill, link } from '../dom.js';
 

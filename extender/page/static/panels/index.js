@@ -1,9 +1,9 @@
-// The panels of the page, in their order. Each is an object in a file of its own:
-//   id, title   of its card; `#id` is its section
+// The panels of the page, in order. Each is an object in its own file:
+//   id, title   of its card; `#id` is its address
 //   column      'wide' or 'narrow'
-//   build       called once with {head, body, store}: the elements to fill, and the data (store.js); what it returns,
-//               if anything, is called with the query of the address whenever that is `#id?query`
-// Those of parts come last, each `panel.js` in a folder `page` of the part.
+//   build       called once with {head, body, store}: the elements to fill, and the data (store.js); may return a
+//               function that is called with the query whenever the address is `#id?query`
+// Panels of parts come last: page/panel.js in the part's folder.
 
 import { PANELS_OF_PARTS } from '../parts.js';
 import cluster from './cluster.js';

@@ -1,4 +1,4 @@
-// Pods that ask for GPUs and have no node, and why.
+// Pending GPU pods, and why they are pending.
 
 import { age, ask, el, figure, fill, link, plural, table } from '../dom.js';
 import { roomLink, work } from '../room.js';
@@ -13,7 +13,7 @@ export default {
   build({ head, body, store }) {
     const count = el('span', { class: 'count' });
     head.append(count);
-    const told = new Map(); // by pod, what GET /pending says of it
+    const told = new Map(); // answers of GET /pending, by pod
     const show = () =>
       store.sections.waiting && showWaiting(store.sections.waiting, told, store.sections, count, body);
     for (const change of ['waiting', 'missing', 'moves']) store.addEventListener(change, show);
@@ -28,7 +28,7 @@ export default {
   },
 };
 
-/** A function that does something, and not again before a while has gone by; what fails is done again the next time. */
+/** Run a function at most once in a while; if it fails, the next call runs it again. */
 function seldom(work) {
   let planned = false;
   let last = -Infinity;
@@ -52,7 +52,7 @@ function showWaiting({ total, more, items }, told, { missing, moves }, count, bo
   const now = Date.now() / 1000;
   const rows = items.map((item) => [
     link('pod', item.pod),
-    item.request || 'unclear',
+    item.request || 'unreadable',
     reason(item, told.get(item.pod)),
     el('span', { class: 'whole' }, `${age(now - item.since)}${item.where === 'queue' ? ', in the queue' : ''}`),
     told.get(item.pod)?.movesHelp === false ? null : roomLink(item.pod),
@@ -66,19 +66,19 @@ function showWaiting({ total, more, items }, told, { missing, moves }, count, bo
   );
 }
 
-/** What keeps a pod waiting, and what is likeliest to help; until that is known, the words of whoever keeps it. */
+/** Why a pod is pending, with its first remedy; until that is loaded, the reason in the event stream. */
 function reason({ why, where }, told) {
   if (!told) return why || (where === 'queue' ? 'not evaluated yet' : 'reason no longer known');
   return el('div', {}, told.sentence, told.remedy && el('div', { class: 'hint' }, told.remedy.text));
 }
 
-/** For whom room could be made by moving pods, and why that is not done. */
+/** The target for which moving pods would make room, and why they are not moved. */
 function movesWords({ target, moves, cost_gpu_s, why_not }) {
-  const done = why_not ? `Not done by itself: ${why_not}.` : 'It is being done.';
+  const done = why_not ? `Not done automatically: ${why_not}.` : 'The moves are in progress.';
   return `${target} would fit if ${plural(moves, 'pod')} moved, which loses ${work(cost_gpu_s)} of work. ${done}`;
 }
 
-/** Which new nodes would place the pods that wait. */
+/** New nodes on which pending pods would fit. */
 function missingWords({ sentence, pods, unplaced, at }, now) {
   const helped = pods - unplaced;
   const rest = unplaced ? ` ${plural(unplaced, 'pod')} would stay pending with any number of nodes.` : '';

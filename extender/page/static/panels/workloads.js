@@ -1,4 +1,4 @@
-// All pods that have GPUs or ask for some, by owner, by namespace or one by one. Asked for while they are in sight.
+// All pods that have or request GPUs, by owner, by namespace or one by one. Loaded while visible.
 
 import { panelAddress, say } from '../address.js';
 import { age, ask, el, figure, fill, plural } from '../dom.js';
@@ -48,7 +48,7 @@ class Workloads {
   #told = null;
   #fault = '';
   #unknown = '';
-  #open = new Map(); // by namespace and owner: its pods as they were told, null before
+  #open = new Map(); // by namespace and owner: its pods, null until loaded
   #namespacesAt = -Infinity;
 
   constructor(head, body) {
@@ -77,14 +77,14 @@ class Workloads {
     setInterval(() => this.#seen && !document.hidden && this.#load(), EVERY_MS);
   }
 
-  /** Show what an address asks for. */
+  /** Show an address's query. */
   show(query) {
     this.#asked = wanted(query);
     this.#unknown = unknown(query);
     this.#begin();
   }
 
-  /** Show something else, and have the address say so. */
+  /** Change the query, and the address with it. */
   #ask(change) {
     Object.assign(this.#asked, change);
     this.#unknown = '';
@@ -116,13 +116,13 @@ class Workloads {
     this.#build();
   }
 
-  /** Ask for the pods of an owner. */
+  /** Load an owner's pods. */
   async #pods(group) {
     const { state, idle, gang, node, q } = this.#asked;
     this.#open.set(keyOf(group), await ask(addressOf({ ...ofOwner(group), state, idle, gang, node, q, limit: MAX_INNER })));
   }
 
-  /** The namespaces to choose from, now and then. */
+  /** Load the namespaces to choose from, at most once a minute. */
   async #names() {
     if (performance.now() - this.#namespacesAt < NAMESPACES_EVERY_MS) return;
     this.#namespacesAt = performance.now();
@@ -139,7 +139,7 @@ class Workloads {
     this.namespaces.value = namespace;
   }
 
-  /** Have the controls say what is asked for. */
+  /** Update the controls to the query. */
   #controls() {
     const { by, owner, gang, node, q } = this.#asked;
     fill(this.views, ...Object.entries(VIEWS).map(([name, title]) => pressed(title, name === by, () => this.#ask({ by: name }))));
@@ -184,7 +184,7 @@ class Workloads {
               el('caption', { class: 'unseen' }, 'Workloads, and how they use their GPUs'),
               el('thead', {}, el('tr', {}, columnsOf(told.by).map((column) => this.#heading(column)))),
               el('tbody', {}, rows)))
-        : el('p', { class: 'hint' }, told.total ? 'No more of them.' : 'No such pod has GPUs or asks for some.'),
+        : el('p', { class: 'hint' }, told.total ? 'No more rows.' : 'No matching pod has or requests GPUs.'),
       pages > 1 && el('div', { class: 'pager' },
         el('span', {}, `${plural(told.total, told.by)}, page ${this.#page + 1} of ${figure(pages)}`),
         this.#turner('Previous', -1, this.#page === 0),
@@ -242,7 +242,7 @@ class Workloads {
   }
 }
 
-/** What an address asks for; what it can't ask for is left out, and `unknown` says so. */
+/** An address's query without invalid values, which `unknown` reports. */
 function wanted(query) {
   const one = (name) => (CHOICES[name].includes(query.get(name)) ? query.get(name) : '');
   return {
@@ -256,10 +256,10 @@ function wanted(query) {
   };
 }
 
-/** What is wrong with an address, in a sentence; "" for nothing. */
+/** What is wrong with an address, in a sentence; "" if nothing is. */
 function unknown(query) {
   const name = Object.keys(CHOICES).find((one) => query.get(one) && !CHOICES[one].includes(query.get(one)));
-  return name ? `${name}: "${query.get(name).slice(0, 63)}" is none of ${CHOICES[name].join(', ')}; shown without it` : '';
+  return name ? `${name}: "${query.get(name).slice(0, 63)}" is not one of ${CHOICES[name].join(', ')}; it is ignored` : '';
 }
 
 const columnsOf = (by) => COLUMNS.filter(({ name }) => by === 'pod' || name !== 'Node');
@@ -272,7 +272,7 @@ const pressed = (text, on, click, key = text) => el('button', { type: 'button', 
 
 /** "60 pods, 84 GPUs booked; 2 with 8 GPUs idle for 30 min or more" */
 function summary({ totals, idleAfterSeconds, atLeast }) {
-  const asked = totals.gpusAsked ? `, ${figure(totals.gpusAsked)} asked for` : '';
+  const asked = totals.gpusAsked ? `, ${figure(totals.gpusAsked)} requested` : '';
   const idle = totals.idlePods ? `; ${figure(totals.idlePods)} with ${plural(totals.idleGpus, 'GPU')} idle for ${age(idleAfterSeconds)} or more` : '';
   return `${atLeast ? 'at least ' : ''}${plural(totals.pods, 'pod')}, ${plural(totals.gpusBooked, 'GPU')} booked${asked}${idle}`;
 }

@@ -1,1 +1,1 @@
-"""The kubelet's own definitions of its interfaces for devices, and the modules that `make protos` writes of them."""
+"""The kubelet's protobuf definitions of its device APIs, and the modules that `make protos` generates from them."""

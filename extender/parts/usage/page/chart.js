@@ -1,4 +1,4 @@
-// A chart of amounts over time, one above the other, that is read by mouse or arrow keys.
+// A stacked chart over time, read by mouse or arrow keys.
 
 import { el } from '../../dom.js';
 
@@ -13,9 +13,9 @@ function shape(tag, attributes) {
 }
 
 /**
- * The chart. Steps are {begins, ends, amounts, words}: Unix times, an amount for each kind, and what to say of it all.
- * `kinds` are the classes of the amounts, from below; `most` is the end of the axis; `say` is called with a step that is
- * looked at, and with nothing when it is no more.
+ * The chart. Steps are {begins, ends, amounts, words}: Unix times, an amount for each kind, and a description. `kinds`
+ * are CSS classes of the amounts, from below; `most` is the end of the axis; `say` is called with the selected step, and
+ * with null when none is.
  */
 export function chart({ label, from, until, steps, kinds, most, say }) {
   const x = (time) => (WIDTH * Math.min(Math.max(time - from, 0), until - from)) / (until - from);
@@ -39,7 +39,7 @@ export function chart({ label, from, until, steps, kinds, most, say }) {
   let at = steps.length - 1;
   const tell = () => {
     made.setAttribute('aria-valuenow', Math.max(at, 0));
-    made.setAttribute('aria-valuetext', steps[at]?.words ?? 'nothing is known of that time');
+    made.setAttribute('aria-valuetext', steps[at]?.words ?? 'no data for that time');
   };
   const look = (number) => {
     at = number;

@@ -9,7 +9,7 @@ const STATES = { used: 'used', booked: 'booked', stranded: 'stranded', free: 'fr
 const EVERY_MS = 60000;
 const SOON_MS = 5000;
 
-/** Fill an element, and keep it current; returns what shows the query of an address: #usage?since=7d&by=namespace. */
+/** Fill an element, and keep it current; returns a function that shows a query: #usage?since=7d&by=namespace. */
 export function showOverTime(root) {
   const shown = { since: '', by: 'state', told: null, of: '', fault: '', number: 0 };
   const buttons = el('div', { class: 'choices', role: 'group', 'aria-label': 'Usage over time' });
@@ -50,7 +50,7 @@ export function showOverTime(root) {
     let fault = '';
     try {
       told = await ask(`usage/over-time?since=${shown.since || '24h'}`);
-      // Of a day that has hardly begun there is more to be seen close by.
+      // Less than an hour of data is shown in the hour's window.
       if (!shown.since && told.source === 'kerf' && told.until - (told.knownSince ?? told.until) < 3600) {
         if (number === shown.number) shown.since = '1h';
         told = await ask('usage/over-time?since=1h');
@@ -63,7 +63,7 @@ export function showOverTime(root) {
     const of = shown.since || '24h';
     if (told?.steps.length) shown.since = of;
     Object.assign(shown, { told, fault, of });
-    if (!view.matches(':focus-within, :hover')) draw(); // not under the eyes of who reads it
+    if (!view.matches(':focus-within, :hover')) draw(); // not while someone reads it
     else if (!view.querySelector('.chart') || view.dataset.of !== of) draw();
     view.dataset.of = of;
   }
@@ -80,7 +80,7 @@ export function showOverTime(root) {
   };
 }
 
-/** What is drawn of an answer. */
+/** The elements for an answer. */
 function drawn({ told, of, by }, open) {
   const [words, length] = WINDOWS[of];
   const from = told.until - length;
@@ -99,7 +99,7 @@ function drawn({ told, of, by }, open) {
   const most = Math.max(0, ...steps.map((step) => (by === 'state' ? step.capacity : step.amounts.reduce((sum, one) => sum + one, 0))));
   const mean = average(told.steps);
   const amounts = mean && names.map((_, number) => (3600 * mean.bookedByNamespace[number]) / mean.seconds);
-  const summary = mean ? `On average ${told_of(mean, gpus, by, names, amounts)}` : 'Nothing is known of that time yet.';
+  const summary = mean ? `On average ${told_of(mean, gpus, by, names, amounts)}` : 'No data for that time yet.';
   const said = el('p', { class: 'hint said' }, summary);
   const kinds = by === 'state' ? Object.keys(STATES) : names.map((name, number) => `name-${name === '(other)' ? 5 : number}`);
   return [
@@ -113,21 +113,21 @@ function drawn({ told, of, by }, open) {
   ].filter(Boolean);
 }
 
-/** Who tells, and of which time nothing is known. */
+/** The data's source, and since when there is data. */
 function origin({ source, since, knownSince, note }, from) {
-  if (source === 'prometheus') return el('p', { class: 'hint' }, since > from + 3600 ? `From Prometheus, which knows it since ${stamp(since)}.` : 'From Prometheus.');
+  if (source === 'prometheus') return el('p', { class: 'hint' }, since > from + 3600 ? `From Prometheus, since ${stamp(since)}.` : 'From Prometheus.');
   if (knownSince == null || knownSince <= from) return null;
   return el('p', { class: 'hint', title: note }, `Since ${stamp(knownSince)} (Kerf's start); set telemetry.url for older data.`);
 }
 
 function told_of(step, gpus, by, names, amounts) {
   const share = (name) => figure(gpus(step, name), 1);
-  if (by === 'namespace') return names.map((name, number) => `${name} ${figure(amounts[number], 1)}`).join(', ') || 'nobody booked anything';
+  if (by === 'namespace') return names.map((name, number) => `${name} ${figure(amounts[number], 1)}`).join(', ') || 'nothing booked';
   const used = step.measuredGpuHours > 0 ? ` (${share('used')} used)` : '';
   return `${share('booked')} of ${plural(+gpus(step, 'capacity').toFixed(1), 'GPU')} booked${used}, ${share('free')} free, ${share('stranded')} stranded, ${share('sick')} out of use`;
 }
 
-/** All steps as one. */
+/** The sum of all steps. */
 function average(steps) {
   if (!steps.some((step) => step.seconds > 0)) return null;
   const sums = { bookedByNamespace: [] };
@@ -140,7 +140,7 @@ function average(steps) {
   return sums;
 }
 
-/** The same figures, the newest first; made when somebody opens it. */
+/** The same figures as a table, newest first; built when it is opened. */
 function asTable(told, steps, by, gpus, open) {
   const made = el('details', { open }, el('summary', {}, 'As a table'));
   const fillIt = () => {

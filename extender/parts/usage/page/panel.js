@@ -1,4 +1,4 @@
-// GPU-hours: over time, and since Kerf began to count by namespace, and what nobody had.
+// GPU-hours: over time, and by namespace since Kerf started counting.
 
 import { age, el, figure, fill, percent, plural, stamp, table } from '../../dom.js';
 import { showOverTime } from './over_time.js';

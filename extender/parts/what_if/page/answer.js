@@ -8,7 +8,7 @@ const MAX_OBJECTS = 20;
 const MAX_NAMES = 4;
 const MAX_PENDING = 8;
 const MAX_MOVABLE = 1000; // pods that POST /defrag takes
-const NOBODY_WAITS = 'No pod waits for GPUs, or behind the queue\'s gate';
+const NOTHING_PENDING = 'No GPU pods are pending or gated';
 
 /** The answer to a question. Throws an Error with a sentence. */
 export async function askWhatIf(question) {
@@ -18,7 +18,7 @@ export async function askWhatIf(question) {
 const share = (part) => `${(100 * part).toFixed(1)} %`;
 const some = (names) => names.slice(0, MAX_NAMES).join(', ') + (names.length > MAX_NAMES ? ` and ${names.length - MAX_NAMES} more` : '');
 
-/** What the pods of a question would come to, as elements; null where there is nothing to say. */
+/** The answer as elements; null for what does not apply. */
 export function answerWords(told, question) {
   const pending = told.pods - told.placed;
   const nodes = [...told.nodes].sort((one, other) => other.pods.length - one.pods.length);
@@ -30,7 +30,7 @@ export function answerWords(told, question) {
     told.gained.length > 0 && el('p', {}, `only with the new nodes: ${some(told.gained)}`),
     ...told.objects.slice(0, MAX_OBJECTS).map(objectWords),
     told.objects.length > MAX_OBJECTS && el('p', { class: 'hint' }, `and ${told.objects.length - MAX_OBJECTS} more objects`),
-    told.skipped.length > 0 && el('p', { class: 'hint' }, `left out, as they make no pods: ${some(told.skipped)}`),
+    told.skipped.length > 0 && el('p', { class: 'hint' }, `left out, as they create no pods: ${some(told.skipped)}`),
     (question.pods || told.moved.length > 0) && (question.pods || question.manifest) && el('ul', { class: 'reasons' }, Object.entries(told.reasons).map(([reason, count]) => el('li', {}, `${count} × ${reason}`))),
     pendingWords(told, question),
     pending > 0 && !told.unreadable && roomButton(told, question),
@@ -42,13 +42,13 @@ export function answerWords(told, question) {
 
 function headline(told, { drain = [], pods, manifest }) {
   const alone = !pods && !manifest;
-  if (!told.pods) return alone && drain.length ? 'No pods would have to move' : NOBODY_WAITS;
+  if (!told.pods) return alone && drain.length ? 'No pods would have to move' : NOTHING_PENDING;
   if (alone && drain.length) return `${told.placed} of ${plural(told.pods, 'pod')} would find another node`;
   const moved = told.moved.length ? `, ${told.moved.length} of them moved` : '';
   return `${told.placed} of ${plural(told.pods, alone ? 'pending pod' : 'pod')} would be placed${moved}`;
 }
 
-/** One object: which of its pods go where, and why others go nowhere. */
+/** One object: nodes of its pods, and reasons of pending ones. */
 function objectWords({ object, pods, placed, nodes, reasons, notes }) {
   const short = (key) => key.slice(key.indexOf('/') + 1);
   return el('section', { class: 'object', 'aria-label': object },
@@ -62,7 +62,7 @@ function objectWords({ object, pods, placed, nodes, reasons, notes }) {
   );
 }
 
-/** The pods that the cluster has and that stay pending, with a link to what would make room for each. */
+/** The cluster's pods that stay pending, each with a link to the moves that would make room for it. */
 function pendingWords({ unassigned, moved, noMoveHelps = [] }, { pods, manifest }) {
   if (pods || manifest || !unassigned.length) return null;
   const unmoved = new Set([...moved, ...noMoveHelps]);
@@ -73,7 +73,7 @@ function pendingWords({ unassigned, moved, noMoveHelps = [] }, { pods, manifest 
   );
 }
 
-/** A button that asks by which moves these very pods would fit in the cluster as it is. */
+/** A button that plans moves by which these pods would fit in the current cluster. */
 function roomButton(told, { pods, manifest, replicas = 1, drain = [], addNodes = [], findNodes }) {
   if (!(pods || manifest) || drain.length || addNodes.length || findNodes || told.pods > MAX_MOVABLE || told.noMoveHelps?.length) return null;
   const asked = manifest ? { manifest } : { pods: pods.flatMap((pod) => Array.from({ length: replicas }, (_, number) => numbered(pod, number))) };
@@ -81,9 +81,9 @@ function roomButton(told, { pods, manifest, replicas = 1, drain = [], addNodes =
   const button = el('button', { type: 'button', class: 'quiet', click: show }, 'Make room for all of them');
   async function show() {
     button.disabled = true;
-    shown.replaceChildren(el('p', { class: 'hint' }, 'working it out'));
+    shown.replaceChildren(el('p', { class: 'hint' }, 'computing'));
     try {
-      shown.replaceChildren(...(await roomFor(asked, 'Nothing is moved. To have it done: kerf defrag -f FILE --apply')).filter(Boolean));
+      shown.replaceChildren(...(await roomFor(asked, 'Nothing is moved yet. To apply it: kerf defrag -f FILE --apply')).filter(Boolean));
     } catch (error) {
       shown.replaceChildren(el('p', { class: 'fault' }, error.message));
     }

@@ -1,7 +1,7 @@
 // The forms of the what-if panel: their fields, and the question that each asks.
-//   key         how a fault begins that is in the field
-//   takesRest   whether faults that name no field are told beside it
-//   point       called with a fault, to show its place
+//   key         prefix of errors about the field
+//   takesRest   whether errors that name no field are shown beside it
+//   point       called with an error, to select its place
 
 import { el } from '../../dom.js';
 
@@ -45,7 +45,7 @@ export const FORMS = [
   {
     name: 'add',
     title: 'Add nodes',
-    hint: 'Which of the pods that are pending now would find a node then.',
+    hint: 'Which pods that are pending now would find a node.',
     fields: (store) => [
       field('like', 'Like node', { placeholder: 'any: find the fewest', ...named(store) }, 'addNodes:', { takesRest: true }),
       field('count', 'How many', { type: 'number', min: 1, max: 1000, value: 1 }, 'invalid request'),
@@ -66,7 +66,7 @@ function field(name, title, attributes, key = '', { all = false, takesRest = fal
   return { key, takesRest, input, label: el('label', all ? { class: 'all' } : {}, title, input) };
 }
 
-/** Nodes that are drained or added for a question about something else. */
+/** Fields for nodes that are drained or added in addition. */
 const others = () => [
   field('drain', 'With nodes drained', { placeholder: 'none, or a, b' }, 'drain:'),
   field('add', 'With nodes added', { placeholder: 'none, h100-0=2, or auto' }, 'addNodes:'),
@@ -81,7 +81,7 @@ function changes(given) {
   return { drain: listed(given, 'drain'), addNodes, findNodes: added.includes('auto') };
 }
 
-/** A choice between the vendors of GPUs, shown where there are several. */
+/** A choice of GPU vendor, shown if there are several. */
 function whose(store) {
   const input = el('select', { name: 'resource' });
   const label = el('label', {}, 'Vendor', input);
@@ -95,7 +95,7 @@ function whose(store) {
   return { key: '', takesRest: false, input, label };
 }
 
-/** A pod as the form says. */
+/** The pod that the form describes. */
 function pod(given) {
   const annotations = {};
   if (text(given, 'memory')) annotations['kerf.dev/gpu-memory-each'] = text(given, 'memory');
@@ -105,7 +105,7 @@ function pod(given) {
   return { metadata: { name: 'what-if', namespace: 'default', annotations }, spec: { containers: [{ name: 'main', resources }] } };
 }
 
-/** Names of GPU nodes to choose from, as they are when the field is entered. */
+/** GPU node names to choose from, updated when the field gets focus. */
 function named(store) {
   const id = `names-${Math.random().toString(36).slice(2)}`;
   const fill = ({ target }) => {
@@ -116,7 +116,7 @@ function named(store) {
   return { list: id, focus: fill };
 }
 
-/** A field for manifests, into which a file may be dropped. */
+/** A field for manifests, which accepts dropped files. */
 function manifest() {
   const input = el('textarea', {
     name: 'manifest', rows: 8, spellcheck: 'false', autocomplete: 'off', wrap: 'off',
@@ -136,7 +136,7 @@ function manifest() {
     refusal.textContent = tooLarge ? `${file.name} is larger than 1 MiB` : '';
     if (!tooLarge) input.value = await file.text();
   }
-  /** Select the line that a fault names. */
+  /** Select the line that an error names. */
   function point(fault) {
     const line = Number(/\bline (\d+)/.exec(fault)?.[1] ?? 0);
     if (!line) return;

@@ -13,11 +13,11 @@ export default {
     const result = el('div', { id: 'what-if-result', role: 'status' });
     const views = FORMS.map((form) => view(form, store, result));
     body.append(el('p', { class: 'hint' }, 'Nothing is reserved or changed.'), ...views.map(({ panel }) => panel), result);
-    head.append(tabList('Question', views, () => result.replaceChildren())); // it answers another question
+    head.append(tabList('Question', views, () => result.replaceChildren())); // the answer was to another question
   },
 };
 
-/** A tab, and the form that it shows. Each answers in the same place. */
+/** A tab and its form. All answers are shown in the same place. */
 function view({ name, title, hint, fields, question }, store, result) {
   const shown = fields(store);
   const run = el('button', {}, 'Run');
@@ -27,7 +27,7 @@ function view({ name, title, hint, fields, question }, store, result) {
     run.disabled = true;
     run.before(fault);
     blame(shown, fault, '', name);
-    result.replaceChildren(el('p', { class: 'hint' }, 'working it out'));
+    result.replaceChildren(el('p', { class: 'hint' }, 'computing'));
     try {
       const asked = question(new FormData(event.target));
       const told = await askWhatIf(asked);
@@ -42,7 +42,7 @@ function view({ name, title, hint, fields, question }, store, result) {
   return tab(`if-${name}`, title, el('p', { class: 'hint' }, hint), form);
 }
 
-/** Tell of a fault, beside the field that it is in where it names one; of none if the text is "". */
+/** Show an error, beside its field if it names one; "" clears it. */
 function blame(fields, fault, text, name) {
   const guilty = text && (fields.find(({ key }) => key && text.startsWith(key)) ?? fields.find(({ takesRest }) => takesRest));
   for (const { input, label } of fields) {

@@ -1,4 +1,4 @@
-{{/* Resources by which pods of the first entry are known, as YAML; those of scheduler.ignoredResources are left to Kerf. */}}
+{{/* managedResources of the first extender, as YAML. kube-scheduler ignores those of scheduler.ignoredResources. */}}
 {{- define "kerf.managedResources" -}}
 {{- $ignored := .Values.scheduler.ignoredResources }}
 {{- $named := list
@@ -22,13 +22,13 @@
 - {name: {{ . }}, ignoredByScheduler: true}
 {{- end }}
 {{- end }}
-# MIG devices: a profile that is not here is placed by kube-scheduler where Kerf is gone.
+# MIG devices. While Kerf is down, pods with an unlisted profile are placed by kube-scheduler alone.
 {{- range $profiles }}
 - {name: nvidia.com/mig-{{ . }}}
 {{- end }}
 {{- end }}
 
-{{/* Both entries of kube-scheduler's configuration: the root context, Kerf's address, and what more an entry says. */}}
+{{/* Both extenders of kube-scheduler's configuration. Arguments: the root context, Kerf's address, further fields. */}}
 {{- define "kerf.extenders" -}}
 {{- $root := index . 0 }}
 {{- $address := index . 1 }}
@@ -41,17 +41,17 @@
   prioritizeVerb: prioritize
   weight: 1
   bindVerb: bind
-  # Evictions that would not free the very GPUs a pod needs are struck out.
+  # Drops preemption candidates whose victims would not free GPUs that the pod can use.
   preemptVerb: preempt
-  # Names travel, not whole nodes: Kerf watches the nodes itself.
+  # Calls carry node names, not whole Node objects: Kerf watches nodes itself.
   nodeCacheCapable: true
   httpTimeout: 5s
-  # Without Kerf a GPU pod waits: placing it unseen would give the same GPUs away twice.
+  # While Kerf is down, GPU pods stay pending: placed without Kerf, they could get GPUs that are already assigned.
   ignorable: false
-  # Whom that holds for: pods that name one of these. Pods that ask by annotation or label alone carry the first one.
+  # Pods that request one of these go through Kerf; those that request GPUs by annotation or label only have the first.
   managedResources:
     {{- include "kerf.managedResources" $root | nindent 4 }}
-# All other pods: kube-scheduler goes on without an answer, after httpTimeout for each of the two verbs.
+# All other pods: at each of the two verbs kube-scheduler goes on without Kerf after httpTimeout.
 - urlPrefix: {{ $address }}/others
   {{- with $more }}
   {{- toYaml . | nindent 2 }}

@@ -1,4 +1,4 @@
-{{/* Name of everything in a release: the Deployment, its Lease, the policies; the webhook's with an ending. */}}
+{{/* Name of a release's objects: the Deployment, its Lease, the policies; the webhook's has a suffix. */}}
 {{- define "kerf.name" -}}
 {{- $part := .Values.nameOverride | default .Chart.Name }}
 {{- $name := ternary .Release.Name (printf "%s-%s" .Release.Name $part) (contains $part .Release.Name) }}
@@ -21,7 +21,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.serviceAccount.name | default (include "kerf.name" .) }}
 {{- end }}
 
-{{/* Who may do what Kerf does: its service account, and the users as whom it runs where it can have none. */}}
+{{/* Subjects with Kerf's rights: its service account, and users for Kerf as a static pod, which can have none. */}}
 {{- define "kerf.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "kerf.serviceAccount" . }}
@@ -35,20 +35,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- define "kerf.image" -}}
 {{- if not .Values.image.repository }}
-{{- fail "image.repository names no image: build Kerf's (docker build -t REGISTRY/kerf:0.1.0 .), push it, and say --set image.repository=REGISTRY/kerf" }}
+{{- fail "image.repository is not set: build the image (docker build -t REGISTRY/kerf:0.1.0 .), push it, and add --set image.repository=REGISTRY/kerf" }}
 {{- end -}}
 {{ include "kerf.reference" (list . .Values.image) }}
 {{- end }}
 
-{{/* What pods pull: the root context, and repository, tag and digest. A tag that is named counts more than the digest of the
-     published chart: who names one has an image of his own. */}}
+{{/* Image reference. Arguments: the root context; repository, tag and digest. A tag overrides the published chart's digest:
+     it is for images of the user's own. */}}
 {{- define "kerf.reference" -}}
 {{- $image := index . 1 }}
 {{- $version := printf ":%s" ($image.tag | default (index . 0).Chart.AppVersion) }}
 {{- $image.repository }}{{ ternary (printf "@%s" $image.digest) $version (and (ne $image.digest "") (eq $image.tag "")) }}
 {{- end }}
 
-{{/* The settings file: what the values say, and what the way of running demands. */}}
+{{/* The settings file: .Values.config, completed with settings that other values imply. */}}
 {{- define "kerf.config" -}}
 {{- $config := deepCopy .Values.config }}
 {{- $server := dict "port" 8888 "metrics_port" 8889 "host" (ternary "0.0.0.0" "127.0.0.1" (eq .Values.mode "service")) }}
@@ -72,7 +72,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.history.enabled }}
 {{- $config = mergeOverwrite (dict "history" (dict "path" "/var/lib/kerf/history")) $config }}
 {{- end }}
-{{- if and .Values.learning.enabled (not ($config.model).learned) }}{{- /* its name before, which still holds */}}
+{{- if and .Values.learning.enabled (not ($config.model).learned) }}{{- /* the old name, which still works */}}
 {{- $config = mergeOverwrite (dict "learning" (dict "config_map" (printf "%s/%s" .Release.Namespace (include "kerf.learned" .)))) $config }}
 {{- end }}
 {{- if .Values.defrag.enabled }}
@@ -81,10 +81,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.dra.enabled }}
 {{- $config = mergeOverwrite (dict "dra" (dict "allocate" true)) $config }}
 {{- end }}
-{{- /* In mode scheduler Kerf decides exactly while the kube-scheduler of its pod holds the scheduler's lease. */}}
+{{- /* In mode scheduler Kerf decides only while its pod's kube-scheduler holds the scheduler's lease. */}}
 {{- $election := dict "mode" (ternary "scheduler" "own" (eq .Values.mode "scheduler")) "namespace" .Release.Namespace "lease" (include "kerf.name" .) }}
 {{- $queue := dict "enabled" .Values.queue.enabled "extender" (ne .Values.mode "planner") }}
-{{- if .Values.queue.pipelines }}{{- /* but for what the settings say by the name that it had before */}}
+{{- if .Values.queue.pipelines }}{{- /* unless the settings use the old names */}}
 {{- $pipelines := dict }}
 {{- if not (hasKey ($config.queue | default dict) "pipelines") }}{{- $_ := set $pipelines "enabled" true }}{{- end }}
 {{- if not (hasKey ($config.queue | default dict) "mlflows") }}{{- $_ := set $pipelines "mlflows" .Values.queue.mlflows }}{{- end }}
@@ -94,17 +94,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- toYaml $config }}
 {{- end }}
 
-{{/* The ConfigMap in which fitted models are handed over. */}}
+{{/* The ConfigMap through which fitted models are submitted. */}}
 {{- define "kerf.learned" -}}
 {{ include "kerf.name" . }}-learned
 {{- end }}
 
-{{/* The ConfigMap in which moves under way are written down. */}}
+{{/* The ConfigMap that records moves in progress. */}}
 {{- define "kerf.defrag" -}}
 {{ include "kerf.name" . }}-defrag
 {{- end }}
 
-{{/* The Lease by which one of several replicas behind a Service leads, "" where there is none. */}}
+{{/* The Lease by which replicas behind a Service elect their leader, or "". */}}
 {{- define "kerf.leads" -}}
 {{- $election := (include "kerf.config" . | fromYaml).leader_election }}
 {{- if eq $election.mode "own" }}{{ $election.lease }}{{ end }}
@@ -115,12 +115,12 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
-  # A lease of its own: by the default name it would wait for the cluster's own kube-scheduler to end.
+  # A separate lease: under the default name it would be a standby of the cluster's own kube-scheduler.
   resourceName: {{ include "kerf.name" . }}
   resourceNamespace: {{ .Release.Namespace }}
-# No kubeconfig: the pod's service account.
+# No kubeconfig: it uses the pod's service account.
 clientConnection:
-  # The defaults of 50 and 100 would limit kube-scheduler, not Kerf, in a burst of pods.
+  # The defaults of 50 and 100 would throttle kube-scheduler in a burst of pods.
   qps: 1000
   burst: 2000
 percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
@@ -150,7 +150,7 @@ ports:
   - {name: http, containerPort: 8888}
   {{- end }}
   - {name: metrics, containerPort: 8889}
-# A replica that waits to take over is as it should be: what leads to the leader alone is the Service.
+# A standby replica is ready too: the Service selects the leader by its label.
 startupProbe:
   httpGet: {port: metrics, path: /healthz}
   periodSeconds: 1
@@ -199,7 +199,7 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* As whom a pod runs: the root context, and whether it writes to a volume that others made. OpenShift assigns users itself. */}}
+{{/* A pod's user. Arguments: the root context, and whether the pod writes to a mounted volume. OpenShift assigns users itself. */}}
 {{- define "kerf.user" -}}
 {{- $root := index . 0 -}}
 runAsNonRoot: true
@@ -213,11 +213,11 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* The tag of the cluster's own kube-scheduler: vendors append to the version what no image of Kubernetes has (v1.33.4-eks-1a2b3c4). */}}
+{{/* kube-scheduler's image tag: the cluster's version without a vendor's suffix (v1.33.4-eks-1a2b3c4). */}}
 {{- define "kerf.schedulerTag" -}}
 {{- $version := regexFind "[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
 {{- if and (not .Values.scheduler.tag) (not $version) }}
-{{- fail (printf "which kube-scheduler fits version %q of this cluster can't be told: name it with --set scheduler.tag=v1.33.4" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "no kube-scheduler version can be derived from this cluster's version %q: add --set scheduler.tag=v1.33.4" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- .Values.scheduler.tag | default (printf "v%s" $version) }}
 {{- end }}
@@ -229,13 +229,13 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Whether pods are opted into the queue by the webhook; "" for no. */}}
+{{/* Whether the webhook adds the queue's gate to pods; "" for no. */}}
 {{- define "kerf.queue.optIn" -}}
 {{- $by := .Values.queue.optIn }}
 {{- if and .Values.queue.enabled (or $by.namespaces $by.pods $by.genius) }}yes{{ end }}
 {{- end }}
 
-{{/* Whether the API server asks Kerf about anything; "" for no. */}}
+{{/* Whether there is a webhook; "" for no. */}}
 {{- define "kerf.webhook.wanted" -}}
 {{- if or (include "kerf.queue.optIn" .) .Values.inject.enabled }}yes{{ end }}
 {{- end }}
@@ -260,12 +260,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{/* The Secret of the webhook's certificate where Kerf makes it, "" where it is given. */}}
+{{/* The Secret of the webhook's certificate if Kerf issues it, else "". */}}
 {{- define "kerf.webhook.own" -}}
 {{- if not (or .Values.webhook.tls.secretName .Values.webhook.tls.issuer.name) }}{{ include "kerf.webhook.name" . }}{{ end }}
 {{- end }}
 
-{{/* Which configurations of webhooks there are, as a list of JSON. */}}
+{{/* Names of the webhook configurations, as a JSON list. */}}
 {{- define "kerf.webhook.configurations" -}}
 {{- $queue := ternary (list (printf "%s-queue" (include "kerf.name" .))) list (ne (include "kerf.queue.optIn" .) "") }}
 {{- concat $queue (ternary (list (include "kerf.webhook.name" .)) list .Values.inject.enabled) | toJson }}
@@ -274,12 +274,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "kerf.webhook.annotations" -}}
 {{- if not (include "kerf.webhook.own" .) }}
 annotations:
-  # With cert-manager: fills caBundle from the Certificate of that name. Without it, nobody reads this.
+  # cert-manager fills caBundle from the Certificate of that name; without cert-manager this has no effect.
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "kerf.webhook.name" . }}
 {{- end }}
 {{- end }}
 
-{{/* By which CA the API server knows the webhook: given, or left to cert-manager or Kerf to fill in. */}}
+{{/* The webhook's CA bundle: given, or filled in by cert-manager or Kerf. */}}
 {{- define "kerf.webhook.bundle" -}}
 {{- if include "kerf.webhook.own" . }}
 {{- dig "data" "ca.crt" "" (include "kerf.kept" (list . (include "kerf.webhook.own" .)) | fromYaml) }}
@@ -288,7 +288,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* What all webhooks have in common: the root context, and the path that answers. */}}
+{{/* Common fields of all webhooks. Arguments: the root context, and the path. */}}
 {{- define "kerf.webhook.call" -}}
 {{- $root := index . 0 -}}
 rules:
@@ -305,24 +305,24 @@ clientConfig:
   {{- end }}
 admissionReviewVersions: [v1]
 sideEffects: None
-# A pod that Kerf can't be asked about is created as it is.
+# If the webhook can't be reached, the pod is created unchanged.
 failurePolicy: Ignore
 timeoutSeconds: {{ $root.Values.webhook.timeoutSeconds }}
 {{- end }}
 
-{{/* Texts as a list of CEL's. */}}
+{{/* Strings as a CEL list. */}}
 {{- define "kerf.policy.list" -}}
 {{- $quoted := list }}
 {{- range . }}{{ $quoted = append $quoted (printf "'%s'" .) }}{{ end -}}
 [{{ join ", " $quoted }}]
 {{- end }}
 
-{{/* Whether a toleration, `each`, tolerates Kerf's taint: an empty key stands for all keys, whatever the operator. */}}
+{{/* CEL: whether the toleration `each` tolerates Kerf's taint. An empty key matches all keys, whatever the operator. */}}
 {{- define "kerf.dra.tolerates" -}}
 each.?key.orValue('') == 'kerf.dev/owned' || (each.?key.orValue('') == '' && !(each.?effect.orValue('') in ['NoExecute', 'None']))
 {{- end }}
 
-{{/* Annotations that Kerf reads back, and nobody else may write: of an assignment, of the fence, of the queue. */}}
+{{/* Annotations that Kerf reads back, so only Kerf may write them: assignments, fencing, the queue's. */}}
 {{- define "kerf.policy.kerfs" -}}
 - kerf.dev/assigned-gpus
 - kerf.dev/assigned-uuids

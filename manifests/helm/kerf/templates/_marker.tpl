@@ -1,4 +1,4 @@
-{{/* CEL: whether a pod asks for GPUs by annotation or label; as `asks_by_word` of extender/core/resources/requests.py. */}}
+{{/* CEL: whether a pod requests GPUs by annotation or label; same as `requests_by_metadata` in extender/core/annotations.py. */}}
 {{- define "kerf.marker.asks" -}}
 (has({{ . }}.metadata.annotations) && (
   ['kerf.dev/gpu-count', 'kerf.dev/gpu-memory-each', 'kerf.dev/gpu-memory-total'].exists(key,
@@ -11,7 +11,7 @@
   ('genius/gpu-model' in {{ . }}.metadata.labels && {{ . }}.metadata.labels['genius/gpu-model'] != '')))
 {{- end }}
 
-{{/* CEL: whether a list of containers names a resource by which kube-scheduler asks Kerf. */}}
+{{/* CEL: whether a list of containers requests a managed resource of Kerf's extender. */}}
 {{- define "kerf.marker.named" -}}
 {{ . }}.exists(container, has(container.resources) && has(container.resources.limits) && (
   ['kerf.dev/gpu', 'nvidia.com/gpu', 'nvidia.com/gpu.shared', 'nvidia.com/vgpu', 'nvidia.com/gpumem', 'nvidia.com/gpumem-percentage',
@@ -24,7 +24,7 @@
 !(has(object.spec.initContainers) && {{ include "kerf.marker.named" "object.spec.initContainers" }})
 {{- end }}
 
-{{/* Which pods concern the policies: those still to be scheduled, by a scheduler that asks Kerf. */}}
+{{/* Pods that the policies apply to: not yet scheduled, and of a scheduler that calls Kerf. */}}
 {{- define "kerf.marker.matches" -}}
 - name: to-be-scheduled
   expression: "!has(object.spec.nodeName) || object.spec.nodeName == ''"

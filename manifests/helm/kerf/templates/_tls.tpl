@@ -1,15 +1,15 @@
-{{/* The Secret with Kerf's certificate, "" where it serves HTTP: given, or made by Kerf or by cert-manager. */}}
+{{/* The Secret with Kerf's certificate: given, or issued by Kerf or cert-manager; "" if Kerf serves plain HTTP. */}}
 {{- define "kerf.tls.secret" -}}
 {{- if .Values.tls.secretName }}{{ .Values.tls.secretName }}
 {{- else if or .Values.tls.selfSigned .Values.tls.issuer.name }}{{ include "kerf.name" . }}-tls{{ end }}
 {{- end }}
 
-{{/* The same where Kerf makes it, else "". */}}
+{{/* The same if Kerf issues it, else "". */}}
 {{- define "kerf.tls.own" -}}
 {{- if .Values.tls.selfSigned }}{{ include "kerf.tls.secret" . }}{{ end }}
 {{- end }}
 
-{{/* Where kube-scheduler's certificate is: a Secret, and what the names in it begin with. */}}
+{{/* Where kube-scheduler's certificate is: a Secret, and the prefix of its keys. */}}
 {{- define "kerf.tls.client" -}}
 {{- $apart := printf "%s-client" (include "kerf.name" .) }}
 {{- if include "kerf.tls.own" . }}
@@ -24,8 +24,8 @@
 {{- list (printf "%s.svc" $service) $service (printf "%s.svc.cluster.local" $service) "localhost" | toYaml }}
 {{- end }}
 
-{{/* Type and content of a Secret that a version of this chart before 0.1 made with Helm: it goes on being used, and would be taken
-     away if it were not told again. Kerf's own are of another type. */}}
+{{/* Type and data of a Secret that this chart before 0.1 created with Helm. It stays in use, and Helm would delete it if it were
+     not rendered again. Secrets that Kerf fills have another type. */}}
 {{- define "kerf.kept" -}}
 {{- $root := index . 0 }}
 {{- $found := lookup "v1" "Secret" $root.Release.Namespace (index . 1) }}
@@ -36,8 +36,8 @@ data:
 {{- end }}
 {{- end }}
 
-{{/* A Secret that Kerf fills and renews, with the right to that one alone: the root context, its name, the labels' template, and the
-     service account. The right to create it as well, for when it is lost, reaches no other name: it is made by apply. */}}
+{{/* A Secret that Kerf fills and renews, and a Role for this Secret only. Arguments: the root context, its name, the labels'
+     template, the service account. `create`, for a lost Secret, also covers no other name: Kerf uses server-side apply. */}}
 {{- define "kerf.own.secret" -}}
 {{- $root := index . 0 }}
 {{- $name := index . 1 -}}

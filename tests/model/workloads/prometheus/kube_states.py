@@ -1,4 +1,4 @@
-"""Weeks of a made cluster as kube-state-metrics would have told of them, in OpenMetrics' text."""
+"""Weeks of a generated cluster as kube-state-metrics exports them, in OpenMetrics' text format."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,20 +22,19 @@ class MadePod:
     scheduled_s: float | None = None
     ended_s: float | None = None
     gone_s: float | None = None
-    """When its object was deleted, at once if it had not ended; None: it is there to the end."""
+    """Deletion of its object; None: it is there to the end."""
     phase: str = "Succeeded"
-    """In which it ended, if it did so before it was deleted."""
+    """Phase in which it ended, if it ended before its deletion."""
     completion: bool = True
-    """Whether its containers tell when they ended: those of an evicted pod do not."""
+    """Whether its containers report their end: those of an evicted pod do not."""
     namespace: str = "team-a"
     kind: str = "Job"
     owner: str = "train-29384756"
     node: str = "node-0"
     gpus: int = 1
     init_gpus: int = 0
-    """Asked for by its initialisation."""
     cpu: tuple[float, ...] = (2.0,)
-    """By container."""
+    """CPUs by container."""
     memory_gib: float = 8
     priority_class: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +43,7 @@ class MadePod:
 
 @dataclass
 class MadeNode:
-    """A node with the times between which it was there."""
+    """A node with the times at which it was there."""
 
     name: str
     there: list[tuple[float, float]]
@@ -68,7 +67,6 @@ class Page:
         self._families: dict[str, list[str]] = {}
 
     def add(self, name: str, labels: Mapping[str, str], value: float, spans: Iterable[tuple[float, float]]) -> None:
-        """A series that has a value while it is there."""
         if self._renamed and name.startswith("kube_"):
             own = {f"exported_{key}" if key in _TARGET else key: text for key, text in labels.items() if text}
             labels = {**own, **_TARGET}
@@ -78,7 +76,7 @@ class Page:
             self._families.setdefault(name, []).extend(f"{name}{{{told}}} {value:.12g} {at:.0f}" for at in times)
 
     def text(self, left_out: Iterable[str] = ()) -> str:
-        """Of all series but some."""
+        """All series but those left out."""
         lines = []
         for name, samples in self._families.items():
             if name not in left_out:
@@ -87,7 +85,6 @@ class Page:
 
 
 def tell_node(page: Page, node: MadeNode, *, labels: bool = True) -> None:
-    """Its series."""
     for resource, value in (("cpu", 64.0), ("memory", 512.0 * GIB)):
         page.add("kube_node_status_allocatable", {"node": node.name, "resource": resource}, value, node.there)
     if node.gpus:
@@ -103,7 +100,6 @@ def tell_node(page: Page, node: MadeNode, *, labels: bool = True) -> None:
 
 
 def tell_pod(page: Page, pod: MadePod, until_s: float) -> None:
-    """Its series, until a time."""
     own = {"namespace": pod.namespace, "pod": f"{pod.owner}-{pod.uid}", "uid": pod.uid}
     gone_s = pod.gone_s if pod.gone_s is not None else until_s
     scheduled_s = gone_s if pod.scheduled_s is None else pod.scheduled_s

@@ -1,4 +1,4 @@
-"""What counts as a change of a node, and what only looks like one; slices that are too much are halved."""
+"""Changes of nodes, and queries by slices."""
 
 import numpy as np
 import pytest
@@ -20,9 +20,8 @@ def span(first: int, last: int, had: Inventory = HAD) -> Span:
     return Span(60.0 * first, 60.0 * last, had)
 
 
-@pytest.mark.parametrize(
-    ("seen", "settled"),
-    [
+def test_hiccups_are_no_changes() -> None:
+    for seen, settled in (
         ([span(0, 50), span(51, 100)], [span(0, 100)]),
         ([span(0, 50), span(53, 100)], [span(0, 100)]),  # two minutes
         ([span(0, 50), span(54, 100)], [span(0, 50), span(54, 100)]),
@@ -31,15 +30,10 @@ def span(first: int, last: int, had: Inventory = HAD) -> Span:
         ([span(0, 1, LESS), span(2, 100)], [span(2, 100)]),  # its plugin had to start
         ([span(7, 7)], [span(7, 7)]),  # there for a moment only
         ([], []),
-    ],
-)
-def test_hiccups_are_no_changes(seen: list[Span], settled: list[Span]) -> None:
-    assert _settle(seen, period()) == settled
-
-
-def test_where_nothing_is_known_nothing_has_changed() -> None:
+    ):
+        assert _settle(seen, period()) == settled
     seen = [span(0, 20), span(41, 100)]
-    assert _settle(seen, period(*range(21, 41))) == [span(0, 100)]
+    assert _settle(seen, period(*range(21, 41))) == [span(0, 100)]  # where nothing is known nothing has changed
     assert _settle(seen, period(*range(22, 39))) == seen  # it was not there at 21, 39 and 40
 
 

@@ -1,8 +1,6 @@
-"""What pods asked for, from resources, labels and annotations."""
+"""Requests of pods, from resources, labels and annotations."""
 
 from typing import Any
-
-import pytest
 
 from extender.core.resources.gpu_models import describe_model
 from model.workloads.prometheus.kube_state import _label_of
@@ -22,31 +20,27 @@ def test_resources() -> None:
     assert of({}) == Asked(0, 0, 0, "", 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("requests", "annotations", "made"),
-    [
-        ({}, {"kerf.dev/gpu-share": "300"}, (1, 300, 0, "")),
-        ({}, {"kerf.dev/gpu-memory-each": "16Gi"}, (1, 1000, 16384, "")),
-        ({}, {"kerf.dev/gpu-memory-total": "200Gi"}, (3, 1000, 0, "")),  # of 80 GiB each
-        ({"nvidia_com_gpu": 4.0}, {"kerf.dev/gpu-model": "a100|h100"}, (4, 1000, 0, "a100-sxm4-80gb|h100-80gb-hbm3")),
-        ({"nvidia_com_gpu": 4.0}, {"kerf.dev/gpu-model-exclude": "t4"}, (4, 1000, 0, "a100-sxm4-80gb|h100-80gb-hbm3")),
-        ({"nvidia_com_gpu": 4.0}, {"kerf.dev/gpu-model": "."}, (4, 1000, 0, "")),
-        ({"nvidia_com_gpu": 4.0}, {"kerf.dev/gpu-model": "b200"}, (4, 1000, 0, "b200")),  # no node will do
-        ({"nvidia_com_gpu": 4.0}, {"kerf.dev/gpu-model": "("}, (4, 1000, 0, "")),  # can't be read
-        ({"nvidia_com_gpu": 4.0}, {"kerf.dev/gpu-count": "2"}, (4, 1000, 0, "")),  # likewise: they disagree
-    ],
-)
-def test_annotations(requests: dict[str, float], annotations: dict[str, str], made: tuple[int, int, int, str]) -> None:
-    found = of(requests, annotations=annotations)
-    assert (found.gpus, found.gpu_milli, found.gpu_memory_mib, found.gpu_models) == made
+def test_annotations() -> None:
+    none: dict[str, float] = {}
+    four, two_models = {"nvidia_com_gpu": 4.0}, "a100-sxm4-80gb|h100-80gb-hbm3"
+    for requests, name, value, row in (
+        (none, "gpu-share", "300", (1, 300, 0, "")),
+        (none, "gpu-memory-each", "16Gi", (1, 1000, 16384, "")),
+        (none, "gpu-memory-total", "200Gi", (3, 1000, 0, "")),  # of 80 GiB each
+        (four, "gpu-model", "a100|h100", (4, 1000, 0, two_models)),
+        (four, "gpu-model-exclude", "t4", (4, 1000, 0, two_models)),
+        (four, "gpu-model", ".", (4, 1000, 0, "")),
+        (four, "gpu-model", "b200", (4, 1000, 0, "b200")),  # no node has it
+        (four, "gpu-model", "(", (4, 1000, 0, "")),  # can't be read
+        (four, "gpu-count", "2", (4, 1000, 0, "")),  # disagrees with the resources
+    ):
+        found = of(requests, annotations={f"kerf.dev/{name}": value})
+        assert (found.gpus, found.gpu_milli, found.gpu_memory_mib, found.gpu_models) == row
 
 
-def test_a_node_selector_names_a_product_where_nodes_do() -> None:
+def test_products_and_priorities() -> None:
     assert of(product="Tesla-T4").gpu_models == "t4"
     assert of(product="Tesla-T4", models=[]).gpu_models == ""
-
-
-def test_priorities() -> None:
     assert of(priority_class="system-node-critical").priority == 2_000_001_000
     assert of(priority_class="ours").priority == 0
     assert of(priority_class="ours", labels={"genius/priority": "7"}).priority == 7

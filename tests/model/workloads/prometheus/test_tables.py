@@ -1,9 +1,8 @@
-"""Pods that were seen as rows: where their times are from when a series is not there, gangs that come again."""
+"""Rows of pods: their times, if some series are missing, and gangs."""
 
 from collections.abc import Mapping
 
 import numpy as np
-import pytest
 
 from extender.history.records import Column
 from model.workloads.prometheus.kube_state import (
@@ -46,9 +45,8 @@ def test_starts() -> None:
     assert np.array_equal(found, [200.0, 207.0, np.nan], equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("seen", "series", "ended_s"),
-    [
+def test_ends() -> None:
+    for seen, series, ended_s in (
         (pod(), (POD_PHASE,), np.nan),
         (pod(5000.0), (POD_PHASE,), 5000.0),  # deleted while it ran
         (pod(5880.0), (POD_PHASE,), np.nan),  # two steps before the end: perhaps a scrape that failed
@@ -60,20 +58,14 @@ def test_starts() -> None:
         (pod(5000.0, times={POD_COMPLETION: 2950.0}), (POD_PHASE,), 5000.0),
         (pod(5000.0, times={POD_COMPLETION: 4990.0}), (POD_PHASE,), 4990.0),
         (pod(times={POD_COMPLETION: 2950.0}), (), 2950.0),
-    ],
-)
-def test_ends(seen: SeenPod, series: tuple[str, ...], ended_s: float) -> None:
-    assert np.array_equal(table(seen, series=series)["ended_s"], [ended_s], equal_nan=True)
+    ):
+        assert np.array_equal(table(seen, series=series)["ended_s"], [ended_s], equal_nan=True)
 
 
 def test_who_is_left_out() -> None:
     kept = table(pod(), pod(ended_by_s=60.0, times={POD_COMPLETION: 59.0}), SeenPod())
-    assert kept["pod"].tolist() == ["uid-0"]
+    assert (kept["pod"].tolist(), kept["owner"].tolist()) == (["uid-0"], ["a/Pod/p"])
     assert len(table()["pod"]) == 0
-
-
-def test_owners_of_pods_that_nobody_controls() -> None:
-    assert table(pod())["owner"].tolist() == ["a/Pod/p"]
 
 
 def test_a_gang_that_comes_again_is_another_one() -> None:

@@ -1,4 +1,4 @@
-"""The policy that makes room by itself: whom it asks about, what pays, what it begins, tells and leaves alone."""
+"""The policy of `defrag.mode`: which pods it plans for, which moves pay, what it begins and reports, and back-offs."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from extender.kube.events import EventRecorder
 from extender.parts.defrag.checks import RoomError
 from extender.parts.defrag.metrics import policy_metrics
 from extender.parts.defrag.plan import PlannedMove, RoomPlan, TargetPod
-from extender.parts.defrag.policy import Around, MovePolicy, SickGpus, Teller, Terms, Wait
+from extender.parts.defrag.policy import DefragConfig, MovePolicy, PolicyInputs, SickGpus, Teller, Wait, _BackOffs
 from extender.parts.defrag.questions import RoomAnswer
 from extender.parts.defrag.record import Culprit
 from extender.parts.defrag.state import MoveState, RoomState, state_of
@@ -25,13 +25,7 @@ from tests.core.builders import cluster_of, node
 from tests.queueing.builders import A100
 
 WALL = 1_795_424_400.0  # 2026-11-23 09:00 UTC, a Monday
-TERMS = Terms(
-    *("act", True, 300.0, 600.0, 2.0),
-    rest_s=3600.0,
-    free_nodes=0,
-    heal=False,
-    moves_an_hour=60,
-)
+TERMS = DefragConfig("act", True, 300.0, 600.0, 2.0, rest_s=3600.0, free_nodes=0, heal=False, moves_an_hour=60)
 
 
 def waits(
@@ -43,7 +37,7 @@ def waits(
 def makes_room(
     name: str, *, gpus: float = 8.0, cost: float = 1000.0, moves: int = 1, namespace: str = "ns"
 ) -> RoomAnswer:
-    """A plan by which a pod would fit."""
+    """A plan with which a pod would fit."""
     made = [PlannedMove(f"ns/v{n}", f"v{n}", "a", "b", n, [], cost / moves, "rs") for n in range(moves)]
     target = [TargetPod(f"{namespace}/{name}", "a", [], f"uid-{name}")]
     return RoomAnswer(True, made, cost, target, [], [], id=f"plan-{name}", gpus=gpus)
@@ -54,10 +48,12 @@ FITS = RoomAnswer(True, [], 0.0, [], [], [])
 
 
 class World:
-    """What the policy works with: each part does as a test says."""
+    """The policy, and fakes of its planner, mover and events."""
 
-    def __init__(self, terms: Terms = TERMS, *, mover: bool = True) -> None:
-        self.now = 1000.0 - terms.every_s
+    def __init__(self, **terms: Any) -> None:
+        """`terms` differ from TERMS."""
+        wanted = replace(TERMS, **terms)
+        self.now = 1000.0 - wanted.every_s
         self.waits: list[Wait] = []
         self.gone: set[str] = set()
         self.standby = ""
@@ -65,31 +61,41 @@ class World:
         self.asked: list[dict[str, Any]] = []
         self.rested: list[float] = []
         self.sick: list[Any] = []
-        self.resting: frozenset[str] = frozenset()
+        self.backing_off: frozenset[str] = frozenset()
         self.events: list[tuple[str, str]] = []
         self.begun: list[tuple[RoomPlan, str]] = []
         self.refuse: RoomError | None = None
         self.stopped: list[str] = []
         self.room = state_of(None, [], 0, "")
         self.sick_now: dict[str, tuple[int, ...]] = {}
-        around = Around(
-            lambda: self.cluster,
-            self._waits,
-            lambda uid: uid not in self.gone,
-            lambda: self.standby,
-            lambda: self.now,
+        cluster = cluster_of({"a": node((A100, 40_960)), "b": node((A100, 40_960))})
+
+        async def waits() -> list[Wait]:
+            return self.waits
+
+        inputs = PolicyInputs(
+            *(lambda: cluster, waits, lambda uid: uid not in self.gone, lambda: self.standby, lambda: self.now),
             lambda: WALL + self.now - 1000.0,
             SickGpus(lambda cluster: self.sick_now, 300.0),
         )
-        self.cluster = cluster_of({"a": node((A100, 40_960)), "b": node((A100, 40_960))})
-        self.policy = MovePolicy(self, self if mover else None, Teller(cast(EventRecorder, self)), around, terms)
-        self.look()  # it begins to lead
+        mover = self if wanted.acts else None
+        self.policy = MovePolicy(self, mover, Teller(cast(EventRecorder, self)), inputs, wanted)
+        self.look()  # this process leads from now on
         self.now = 1000.0
 
-    async def _waits(self) -> list[Wait]:
-        return self.waits
+    @classmethod
+    def helped(cls, *, mode: str = "act", every: dict[str, Any] | None = None, **answer: Any) -> "World":
+        """Pod `big` waits, and moves would help."""
+        world = cls(mode=mode, acts=mode == "act", **(every or {}))
+        world.wants("big", **answer)
+        return world
 
-    # What answers
+    def wants(self, name: str, **answer: Any) -> None:
+        """Only this pod waits, and moves would help."""
+        self.waits = [waits(name)]
+        self.answers[f"ns/{name}"] = makes_room(name, **answer)
+
+    # The planner
 
     async def answer(
         self,
@@ -97,10 +103,10 @@ class World:
         *,
         rest_s: float = 0.0,
         sick: Mapping[str, tuple[int, ...]] | None = None,
-        resting: frozenset[str] = frozenset(),
+        backing_off: frozenset[str] = frozenset(),
     ) -> bytes:
         question = json.loads(body)
-        self.resting = resting
+        self.backing_off = backing_off
         self.asked.append(question)
         self.rested.append(rest_s)
         self.sick.append(sick)
@@ -116,7 +122,7 @@ class World:
                 return msgspec.convert(msgspec.to_builtins(found), RoomPlan)
         return None
 
-    # What moves
+    # The mover
 
     async def begin(self, plan: RoomPlan, target: str = "") -> str:
         if self.refuse is not None:
@@ -134,7 +140,7 @@ class World:
         return self.room
 
     def ends(self, why: str = "", *, stage: str = "done", culprit: str = "") -> None:
-        """The plan under way is over."""
+        """The current plan ends."""
         self.room.culprit = Culprit(culprit)
         self.room.phase, self.room.why = "stopped" if why else "done", why
         self.room.moves = [MoveState("ns/v0", "a", "b", 0, stage, "")]
@@ -143,8 +149,6 @@ class World:
 
     def emit(self, namespace: str, name: str, uid: str, *, reason: str, message: str) -> None:
         self.events.append((name, f"{reason}: {message}"))
-
-    # What happens
 
     def look(self, later_s: float = 0.0) -> None:
         self.now += later_s
@@ -158,24 +162,26 @@ class World:
     def why_not(self) -> list[str]:
         return [advice.why_not for advice in self.policy.advice]
 
+    @property
+    def targets(self) -> list[str]:
+        """Targets of the plans begun."""
+        return [target for _, target in self.begun]
 
-def test_room_is_made_for_what_waits_too_long_by_the_plan_that_was_answered() -> None:
-    world = World()
-    world.waits = [waits("big"), waits("new", waited_s=599.0)]
-    world.answers["ns/big"] = makes_room("big")
+
+def test_room_is_made_for_a_pod_that_waits_too_long() -> None:
+    world = World.helped()
+    world.waits.append(waits("new", waited_s=599.0))
     world.look()
     assert world.asked == [{"for": "ns/big", "maxMoves": 60}]
     assert world.rested == [3600.0]
     ((plan, target),) = world.begun
     assert ([move.uid for move in plan.moves], target) == (["v0"], "ns/big")
     assert world.policy.counts.begun == 1
-    assert not world.events, "the mover tells of it"
+    assert not world.events, "the mover reports it"
 
 
-def test_it_looks_every_so_often_and_not_while_a_plan_is_carried_out() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+def test_rounds_are_every_s_apart_and_not_while_a_plan_is_carried_out() -> None:
+    world = World.helped()
     world.look()
     world.look(10_000.0)
     assert (len(world.asked), len(world.begun)) == (1, 1)
@@ -188,52 +194,52 @@ def test_it_looks_every_so_often_and_not_while_a_plan_is_carried_out() -> None:
     assert len(world.asked) == 3
 
 
-@pytest.mark.parametrize(
-    ("gpus", "waited_s", "cost", "expected"),
-    [
+def test_only_moves_that_pay_are_made() -> None:
+    for gpus, waited_s, cost, pays in (
         (8.0, 1000.0, 4000.0, True),  # 8 GPUs x 1000 s = 8000 = 2 x 4000
         (8.0, 1000.0, 4001.0, False),
         (8.0, 10_000_000.0, 345_600.0, True),  # a day at most: 8 x 86400 = 691200 = 2 x 345600
         (8.0, 10_000_000.0, 345_601.0, False),
-        (0.5, 1000.0, 250.0, True),
-        (0.5, 1000.0, 251.0, False),
-        (0.0, 1000.0, 0.0, False),  # of no use to any GPU
-        (8.0, 1000.0, 0.0, True),
-    ],
-)
-def test_only_moves_that_pay_are_made(gpus: float, waited_s: float, cost: float, expected: bool) -> None:
-    world = World()
-    world.waits = [waits("big", waited_s)]
-    world.answers["ns/big"] = makes_room("big", gpus=gpus, cost=cost)
-    world.look()
-    assert bool(world.begun) is expected
+        (0.0, 1000.0, 0.0, False),
+    ):
+        world = World.helped(gpus=gpus, cost=cost)
+        world.waits = [waits("big", waited_s)]
+        world.look()
+        assert bool(world.begun) is pays
+    # 8 GPUs of an emptied node x 3600 s = 28800 = 2 x 14400
+    for cost, pays in ((14_400.0, True), (14_401.0, False)):
+        world = World(free_nodes=1)
+        world.answers["freeNodes 1"] = msgspec.structs.replace(EMPTIES, cost_gpu_s=cost)
+        world.look()
+        assert bool(world.begun) is pays
 
 
-def test_of_several_the_one_is_begun_that_gains_most_beyond_what_it_loses() -> None:
+def test_the_plan_with_the_highest_net_gain_begins() -> None:
     world = World()
     world.waits = [waits("a"), waits("b"), waits("c", namespace="other")]
     world.answers["ns/a"] = makes_room("a", gpus=4, cost=10.0)  # 4000 - 10
     world.answers["ns/b"] = makes_room("b", gpus=8, cost=3000.0)  # 8000 - 3000
     world.answers["other/c"] = makes_room("c", gpus=9, cost=4400.0, namespace="other")  # 9000 - 4400
     world.look()
-    assert [target for _, target in world.begun] == ["ns/b"]
+    assert world.targets == ["ns/b"]
 
 
-def test_whoever_begins_to_lead_waits_for_a_while_first() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+def test_a_new_leader_waits_every_s_first_and_a_standby_reports_nothing() -> None:
+    world = World.helped(mode="advise")
+    world.look()
+    assert world.policy.advice
     world.standby = "another leads"
     world.look(1000.0)
+    assert (world.policy.advice, world.policy.state().fault) == ([], "another leads")
     world.standby = ""
     world.look()
     world.look(299.0)
-    assert not world.asked
+    assert len(world.asked) == 1
     world.look(1.0)
-    assert len(world.begun) == 1
+    assert len(world.asked) == 2
 
 
-def test_few_are_asked_about_in_a_round_and_no_namespace_takes_all_turns() -> None:
+def test_a_round_plans_for_few_targets_with_turns_for_namespaces() -> None:
     world = World()
     crowd = [waits(f"crowd{n}", priority=9, namespace="crowd") for n in range(50)]
     world.waits = [*crowd, *(waits(f"w{n}", namespace=f"ns{n}") for n in range(3))]
@@ -243,36 +249,38 @@ def test_few_are_asked_about_in_a_round_and_no_namespace_takes_all_turns() -> No
     assert world.names[4:] == ["crowd/crowd2", "crowd/crowd3", "ns2/w2"]
 
 
-def test_of_equal_priority_no_crowd_of_old_pods_keeps_others_from_their_turn() -> None:
+def test_targets_outside_the_queue_come_last_and_back_off_once_they_are_reported() -> None:
     world = World()
-    crowds = [waits(f"w{n}", 9_000.0, namespace=f"crowd{n % 2}") for n in range(100)]
-    world.waits = [*crowds, waits("late", namespace="ns")]
+    unqueued = [waits(f"p{n}", 90_000.0, 9, f"out-{n % 2}", queued=False) for n in range(4)]
+    world.waits = [*unqueued, waits("big", priority=1)]
+    world.answers = {one.name: makes_room(f"p{n}", namespace=one.namespace) for n, one in enumerate(unqueued)}
     world.look()
-    assert {name.partition("/")[0] for name in world.names} == {"crowd0", "crowd1"}
-    world.look(300.0)
-    assert world.names[4] == "ns/late"
-
-
-def test_those_past_the_queue_have_what_is_left_of_a_round_and_rest_once_they_are_told() -> None:
-    world = World()
-    past_it = [waits(f"p{n}", 90_000.0, 9, f"past-{n % 2}", queued=False) for n in range(4)]
-    world.waits = [*past_it, waits("big", priority=1)]
-    world.answers = {one.name: makes_room(f"p{n}", namespace=one.namespace) for n, one in enumerate(past_it)}
-    world.look()
-    assert world.names == ["ns/big", "past-0/p0", "past-1/p1", "past-0/p2"]
-    assert [pod for pod, _ in world.events] == ["p0", "p1", "p2"], "each is told"
+    assert world.names == ["ns/big", "out-0/p0", "out-1/p1", "out-0/p2"]
+    assert [pod for pod, _ in world.events] == ["p0", "p1", "p2"]
     assert len(world.policy.advice) == 3
     world.asked.clear()
     world.look(300.0)
-    assert world.names == ["past-1/p3"]
-    assert len(world.policy.advice) == 4, "what was told holds while they rest"
-    world.waits = past_it[:1]
+    assert world.names == ["out-1/p3"]
+    assert len(world.policy.advice) == 4, "earlier advice stays during the back-off"
+    world.waits = unqueued[:1]
     world.look(5.0)
     world.look(295.0)
-    assert [advice.target for advice in world.policy.advice] == ["past-0/p0"], "of those that wait still"
+    assert [advice.target for advice in world.policy.advice] == ["out-0/p0"], "only of those that still wait"
 
 
-def test_who_was_in_vain_is_asked_about_ever_more_seldom_and_at_least_once_an_hour() -> None:
+def test_advice_for_a_target_outside_the_queue_holds_up_no_queued_target() -> None:
+    world = World.helped()
+    world.waits.insert(0, waits("out", queued=False))
+    world.answers["ns/out"] = makes_room("out", gpus=64, moves=3)
+    world.look()
+    assert world.targets == ["ns/big"]
+    assert [advice.target for advice in world.policy.advice] == ["ns/big", "ns/out"]
+    assert "queue" in world.why_not[1]
+    moves = next(metric for metric in policy_metrics(world.policy) if metric.name == "kerf_defrag_advised_moves")
+    assert [sample.value for sample in moves.samples if sample.labels["purpose"] == "room"] == [1], "the plan begun"
+
+
+def test_a_target_that_moves_do_not_help_is_retried_ever_more_rarely_but_hourly() -> None:
     world = World()
     world.waits = [waits("big")]
     times = []
@@ -283,96 +291,49 @@ def test_who_was_in_vain_is_asked_about_ever_more_seldom_and_at_least_once_an_ho
     assert [round(later - sooner) for sooner, later in pairwise(times)][:6] == [*(600, 1200, 2400, 3600, 3600, 3600)]
 
 
-def test_pods_of_one_gang_are_asked_about_once() -> None:
+def test_pods_of_one_gang_are_planned_for_once() -> None:
     world = World()
     world.waits = [waits("g0", queued=False), waits("g1", queued=False)]
-    answer = makes_room("g0")
+    answer = world.answers["ns/g0"] = makes_room("g0")
     answer.target.append(TargetPod("ns/g1", "b", [], "uid-g1"))
-    world.answers["ns/g0"] = answer
     world.look()
     assert world.names == ["ns/g0"]
 
 
-def test_advise_only_tells_and_once_for_a_while() -> None:
-    world = World(replace(TERMS, mode="advise", acts=False))
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big", cost=1234.0, moves=3)
+def test_advise_only_reports_hourly_in_events_metrics_and_state() -> None:
+    world = World.helped(mode="advise", cost=1234.0, moves=3)
     for _ in range(10):
         world.look(300.0)
     assert not world.begun
-    assert world.events == [
-        (
-            "big",
-            "MovesWouldHelp: It would fit if 3 pods moved, which loses 1234 GPU-seconds of work: "
-            "kerf defrag --for ns/big",
-        )
-    ]
+    message = "It would fit if 3 pods moved, which loses 1234 GPU-seconds of work: kerf defrag --for ns/big"
+    assert world.events == [("big", f"MovesWouldHelp: {message}")]
     (advice,) = world.policy.advice
     assert (advice.purpose, advice.target, advice.moves, advice.plan) == ("room", "ns/big", 3, "plan-big")
     assert "defrag.mode" in advice.why_not
-    for _ in range(4):
-        world.look(300.0)
-    assert len(world.events) == 2, "after an hour it is told again"
-
-
-def test_what_it_advises_is_in_its_metrics_and_state() -> None:
-    world = World(replace(TERMS, mode="advise", acts=False))
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big", gpus=8, cost=1000.0, moves=2)
-    world.look()
     found = {
         (sample.name, sample.labels.get("purpose", "")): sample.value
         for metric in policy_metrics(world.policy)
         for sample in metric.samples
     }
-    assert found["kerf_defrag_advised_moves", "room"] == 2
+    assert found["kerf_defrag_advised_moves", "room"] == 3
     assert found["kerf_defrag_advised_moves", "heal"] == 0
-    assert found["kerf_defrag_advised_gain_gpu_seconds", "room"] == 8000
-    assert found["kerf_defrag_advised_cost_gpu_seconds", "room"] == 1000
-    assert found["kerf_defrag_policy_rounds_total", ""] == 1
+    assert found["kerf_defrag_advised_gain_gpu_seconds", "room"] == advice.gain_gpu_s > 8000
+    assert found["kerf_defrag_advised_cost_gpu_seconds", "room"] == 1234
+    assert found["kerf_defrag_policy_rounds_total", ""] == 10
     state = world.policy.state()
     assert (state.mode, state.window_open, state.begun, state.fault) == ("advise", True, 0, "")
-    page = world.policy.told()
-    assert (page["target"], page["moves"], page["cost_gpu_s"]) == ("ns/big", 2, 1000.0)
+    page = world.policy.to_json()
+    assert (page["target"], page["moves"], page["cost_gpu_s"]) == ("ns/big", 3, 1234.0)
+    for _ in range(4):
+        world.look(300.0)
+    assert len(world.events) == 2, "again after an hour"
     world.waits = []
     world.look(300.0)
-    assert (world.policy.state().advice, world.policy.told()) == ([], {})
+    assert (world.policy.state().advice, world.policy.to_json()) == ([], {})
 
 
-def test_without_anything_that_moves_pods_it_tells() -> None:
-    world = World(mover=False)
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
-    world.look()
-    assert world.policy.advice
-    assert len(world.events) == 1
-
-
-def test_who_does_not_wait_in_the_queue_is_only_told() -> None:
-    world = World()
-    world.waits = [waits("big", queued=False)]
-    world.answers["ns/big"] = makes_room("big")
-    world.look()
-    assert not world.begun
-    assert "queue" in world.why_not[0]
-    assert len(world.events) == 1
-
-
-def test_who_is_only_told_keeps_nobody_of_the_queue_from_their_room() -> None:
-    world = World()
-    world.waits = [waits("past", queued=False), waits("big")]
-    world.answers |= {"ns/past": makes_room("past", gpus=64, moves=3), "ns/big": makes_room("big")}
-    world.look()
-    assert [target for _, target in world.begun] == ["ns/big"]
-    assert [advice.target for advice in world.policy.advice] == ["ns/big", "ns/past"]
-    moves = next(metric for metric in policy_metrics(world.policy) if metric.name == "kerf_defrag_advised_moves")
-    assert [sample.value for sample in moves.samples if sample.labels["purpose"] == "room"] == [1], "the one begun"
-
-
-def test_outside_of_its_windows_it_only_tells() -> None:
-    world = World(replace(TERMS, windows=(window_of("Mon 10:00-11:00"),)))  # it is 09:00
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big", cost=1.0)
+def test_outside_its_windows_it_only_advises() -> None:
+    world = World.helped(every={"windows": (window_of("Mon 10:00-11:00"),)}, cost=1.0)  # it is 09:00
     world.look()
     assert not world.begun
     assert "defrag.windows" in world.why_not[0]
@@ -381,54 +342,37 @@ def test_outside_of_its_windows_it_only_tells() -> None:
     assert len(world.begun) == 1
 
 
-def test_a_plan_of_its_own_that_is_still_under_way_is_stopped_when_the_window_closes() -> None:
-    world = World(replace(TERMS, windows=(window_of("Mon 08:00-10:00"),)))
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+def test_its_own_plan_under_way_is_stopped_when_the_window_closes() -> None:
+    world = World.helped(every={"windows": (window_of("Mon 08:00-10:00"),)})
     world.look()
     world.look(3500.0)
     assert (len(world.begun), world.stopped) == (1, [])
     world.look(200.0)
-    assert ["defrag.windows" in why for why in world.stopped] == [True]
     world.look(5.0)
-    assert len(world.stopped) == 1
+    assert ["defrag.windows" in why for why in world.stopped] == [True]
 
 
-def test_a_plan_begun_by_hand_is_left_to_whoever_began_it() -> None:
-    world = World(replace(TERMS, windows=(window_of("Mon 10:00-11:00"),)))
-    asyncio.run(world.begin(cast(RoomPlan, FITS), "by hand"))
-    world.look()
-    assert not world.stopped
+def test_a_plan_begun_by_an_operator_is_not_stopped() -> None:
+    for window, after_its_own in (("Mon 10:00-11:00", False), ("Mon 08:00-10:00", True)):
+        world = World.helped(every={"windows": (window_of(window),)})
+        if after_its_own:
+            world.look()
+        asyncio.run(world.begin(cast(RoomPlan, FITS), "by hand"))
+        world.look(7200.0 if after_its_own else 0.0)
+        assert not world.stopped
 
 
-def test_a_plan_begun_by_hand_after_its_own_is_not_stopped_either() -> None:
-    world = World(replace(TERMS, windows=(window_of("Mon 08:00-10:00"),)))
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
-    world.look()
-    asyncio.run(world.begin(cast(RoomPlan, FITS), "by hand"))
-    world.look(7200.0)
-    assert not world.stopped
-
-
-def test_no_more_moves_are_asked_for_than_are_left_of_the_hour() -> None:
+def test_a_plan_has_at_most_the_moves_left_in_this_hour() -> None:
     world = World()
     world.waits = [waits("big")]
-    world.room.evicted = 57
-    world.look()
-    assert world.asked[0]["maxMoves"] == 3
-    world.room.evicted = 60
-    world.look(700.0)
-    assert len(world.asked) == 1
-    world.room.evicted = 59
-    world.look(300.0)
-    assert world.asked[1]["maxMoves"] == 1
+    for evicted, later_s, asked in ((57, 0.0, [3]), (60, 700.0, [3]), (59, 300.0, [3, 1])):
+        world.room.evicted = evicted
+        world.look(later_s)
+        assert [question["maxMoves"] for question in world.asked] == asked
 
 
-def test_a_plan_that_is_refused_is_told_of_and_its_target_waits() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+def test_a_target_whose_plan_is_refused_backs_off() -> None:
+    world = World.helped()
     world.refuse = RoomError("it has changed")
     world.look()
     assert (world.why_not, world.policy.counts.refused) == (["it has changed"], 1)
@@ -437,145 +381,97 @@ def test_a_plan_that_is_refused_is_told_of_and_its_target_waits() -> None:
 
 
 @pytest.mark.parametrize("error", [BusyError("later"), ClusterError("silent")])
-def test_where_there_is_no_answer_nothing_is_done_and_it_is_said(error: Exception) -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = error
+def test_without_an_answer_the_target_backs_off_and_the_fault_is_reported(error: Exception) -> None:
+    world = World.helped()
+    answer, world.answers["ns/big"] = world.answers["ns/big"], error
     world.look()
     assert world.policy.state().fault == f"ns/big: {error}"
-    world.answers["ns/big"] = makes_room("big")
+    world.answers["ns/big"] = answer
     world.look(300.0)
-    assert not world.begun, "it rests as one that was in vain"
+    assert not world.begun
     world.look(300.0)
     assert len(world.begun) == 1
     assert world.policy.state().fault == ""
 
 
-@pytest.mark.parametrize("error", [BusyError("no answer within 10 s"), ClusterError("silent")])
-def test_one_question_without_an_answer_ends_nothing_that_was_found_for_others(error: Exception) -> None:
-    world = World(replace(TERMS, heal=True))
-    world.waits = [waits("odd", priority=5, namespace="odd"), waits("big")]
+@pytest.mark.parametrize("error", [BusyError("no answer within 10 s"), QuestionError("it has a node")])
+def test_a_question_without_an_answer_holds_up_no_others(error: Exception) -> None:
+    world = World.helped(every={"heal": True})
+    world.waits.insert(0, waits("odd", priority=5, namespace="odd"))
     world.sick_now = {"a": (0,)}
-    world.answers |= {"heal": error, "odd/odd": error, "ns/big": makes_room("big")}
+    world.answers |= {"heal": error, "odd/odd": error}
     world.look()
-    assert [target for _, target in world.begun] == ["ns/big"]
+    assert world.targets == ["ns/big"]
     world.ends()
     world.look(299.0)
     world.look(1.0)
-    assert world.names == ["odd/odd", "ns/big", "ns/big"], "the odd one rests"
+    assert world.names == ["odd/odd", "ns/big", "ns/big"], "the odd one backs off"
 
 
-def test_nodes_that_can_not_be_asked_about_rest() -> None:
-    world = World(replace(TERMS, free_nodes=1))
-    world.answers["freeNodes 1"] = BusyError("no answer within 10 s")
-    world.look()
-    world.look(300.0)
-    assert (len(world.asked), world.begun) == (1, [])
-
-
-def test_one_that_can_not_be_asked_about_holds_no_other_up() -> None:
-    world = World()
-    world.waits = [waits("odd", priority=5), waits("big")]
-    world.answers |= {"ns/odd": QuestionError("it has a node"), "ns/big": makes_room("big")}
-    world.look()
-    assert len(world.begun) == 1
-
-
-def test_on_standby_nothing_is_asked_and_nothing_is_said() -> None:
-    world = World(replace(TERMS, mode="advise", acts=False))
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
-    world.look()
-    world.standby = "another leads"
-    world.look(300.0)
-    assert len(world.asked) == 1
-    assert (world.policy.advice, world.policy.state().fault) == ([], "another leads")
-
-
-# What becomes of it
+# Outcomes
 
 
 def test_a_target_that_goes_soon_after_it_has_its_place_makes_its_namespace_wait() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+    world = World.helped()
     world.look()
     world.ends()
     world.look(5.0)
     world.gone = {"uid-big"}
     world.look(5.0)
-    world.waits = [waits("next"), waits("other", namespace="theirs")]
-    world.answers["ns/next"] = makes_room("next")
+    world.wants("next")
+    world.waits.append(waits("other", namespace="theirs"))
     world.look(300.0)
     assert world.names == ["ns/big", "theirs/other"]
     world.look(300.0)
-    assert "ns/next" in world.names, "after twice the time between two looks"
+    assert "ns/next" in world.names
 
 
 def until_begun(world: World, name: str) -> float:
-    """How long it takes until room is made for a pod that moves would help."""
-    world.waits = [waits(name)]
-    world.answers[f"ns/{name}"] = makes_room(name)
+    """Seconds until room is made for a pod that moves would help."""
+    world.wants(name)
     since, begun = world.now, len(world.begun)
     while len(world.begun) == begun:
         world.look(100.0)
     return world.now - since
 
 
-def test_each_time_in_a_row_its_namespace_waits_for_twice_as_long() -> None:
+def test_a_namespace_backs_off_twice_as_long_each_time_until_a_target_keeps_its_place() -> None:
     world = World()
     waited = []
-    for number in range(4):
+    for number in range(6):
         waited.append(until_begun(world, f"big{number}"))
-        world.ends("pod ns/big is gone", stage="planned")
+        world.waits = []
+        if number == 4:  # it stays
+            world.ends()
+            world.look(1.0)
+            world.look(601.0)
         world.gone.add(f"uid-big{number}")
-        world.look(1.0)
-    assert [later > 1.5 * sooner for sooner, later in pairwise(waited[1:])] == [True, True]
+        if number != 4:
+            world.ends("pod is gone", stage="planned")
+            world.look(1.0)
+    assert [later > 1.5 * sooner for sooner, later in pairwise(waited[1:4])] == [True, True]
+    assert waited[1] == pytest.approx(600, abs=100)
+    assert waited[5] < 600
+    assert until_begun(world, "last") == pytest.approx(600, abs=100), "as the first time"
 
 
-def test_a_target_that_keeps_its_place_is_held_against_nobody() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+def test_a_target_that_keeps_its_place_blames_nobody() -> None:
+    world = World.helped()
     world.look()
     world.ends()
     world.look(5.0)
     world.waits = []
     world.look(601.0)
     world.gone = {"uid-big"}
-    world.waits = [waits("next")]
-    world.answers["ns/next"] = makes_room("next")
+    world.wants("next")
     world.look(300.0)
     assert len(world.begun) == 2
 
 
-def test_a_namespace_that_has_kept_a_place_begins_anew() -> None:
-    world = World()
-    waited = []
-    for number in range(3):
-        waited.append(until_begun(world, f"big{number}"))
-        world.waits = []
-        if number == 1:  # it stays for long enough
-            world.ends()
-            world.look(1.0)
-            world.look(601.0)
-        world.gone.add(f"uid-big{number}")
-        if number != 1:
-            world.ends("pod is gone")
-            world.look(1.0)
-    world.waits = [waits("last")]
-    world.answers["ns/last"] = makes_room("last")
-    since = world.now
-    while len(world.begun) == 3:
-        world.look(100.0)
-    assert waited[1] == pytest.approx(600, abs=100)
-    assert world.now - since == pytest.approx(600, abs=100), "not twice as long"
-
-
-def test_a_plan_that_others_have_stopped_is_held_against_its_target_alone() -> None:
-    world = World()
-    world.waits = [waits("big"), waits("next", waited_s=900.0)]
-    world.answers |= {"ns/big": makes_room("big", cost=1.0), "ns/next": makes_room("next")}
+def test_a_stopped_plan_backs_off_its_target_only() -> None:
+    world = World.helped(cost=1.0)
+    world.waits.append(waits("next", waited_s=900.0))
+    world.answers["ns/next"] = makes_room("next")
     world.look()
     world.ends("the target has no room", stage="planned")
     world.look(1.0)
@@ -585,96 +481,88 @@ def test_a_plan_that_others_have_stopped_is_held_against_its_target_alone() -> N
 
 
 @pytest.mark.parametrize("stage", ["lost", "left"])
-def test_a_move_that_came_to_nothing_is_held_against_the_owner_of_its_pod_alone(stage: str) -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
-    resting = []
+def test_a_failed_move_backs_off_the_owner_of_its_pod_only(stage: str) -> None:
+    world = World.helped()
+    backing_off = []
     for _ in range(10):
         world.look(300.0)
-        resting.append(len(world.resting))
+        backing_off.append(len(world.backing_off))
         world.ends("it has no replacement in the queue", stage=stage)
         world.look(0.0)
-    assert len(world.begun) == 10, "the target is asked about each time: others may move"
-    assert resting == [0, 1, 0, 1, 1, 1, 0, 1, 1, 1], "for 600 s, then 1200 s, and so on"
+    assert len(world.begun) == 10, "the target is planned for each time: others may move"
+    assert backing_off == [0, 1, 0, 1, 1, 1, 0, 1, 1, 1], "for 600 s, then 1200 s, and so on"
 
 
-def test_a_plan_refused_for_a_pod_that_would_move_is_held_against_its_owner() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
+def test_a_plan_refused_for_a_moved_pod_backs_off_its_owner_until_a_move_succeeds() -> None:
+    world = World.helped()
     world.refuse = RoomError("pod ns/v0 has a controller of which too many pods wait", "v0")
     world.look()
-    assert world.resting == frozenset()
+    assert world.backing_off == frozenset()
     world.refuse = None
     world.look(300.0)
-    assert (set(world.resting), len(world.begun)) == ({"rs"}, 1), "the target finds others to move"
+    assert (set(world.backing_off), len(world.begun)) == ({"rs"}, 1)
     world.ends()
     world.look(1.0)
     world.look(300.0)
-    assert world.resting == frozenset(), "that went well"
+    assert world.backing_off == frozenset()
 
 
-def test_a_target_for_which_all_was_moved_and_that_did_not_come_makes_its_namespace_wait() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big")
-    world.look()
-    world.ends("pod ns/big has no node after 300 s")
-    world.look(1.0)
-    world.waits = [waits("next")]
-    world.asked.clear()
-    world.look(300.0)
-    assert not world.asked
+def test_a_target_not_placed_after_all_moves_or_changed_after_an_eviction_makes_its_namespace_wait() -> None:
+    for why, stage, culprit, moves, rests in (
+        ("pod ns/big has no node after 300 s", "done", "", 1, True),
+        ("pod ns/late is of the target's gang", "done", "target", 2, True),
+        ("pod ns/late is of the target's gang", "planned", "target", 2, False),
+    ):
+        world = World.helped(moves=moves)
+        world.look()
+        world.ends(why, stage=stage, culprit=culprit)
+        world.look(1.0)
+        world.waits = [waits("next")]
+        world.asked.clear()
+        world.look(300.0)
+        assert (not world.names) is rests
+        assert not world.backing_off
 
 
-@pytest.mark.parametrize(("stage", "rests"), [("done", True), ("planned", False)])
-def test_a_target_that_changes_after_others_were_evicted_makes_its_namespace_wait(stage: str, rests: bool) -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big", moves=2)
-    world.look()
-    world.ends("pod ns/late is of the target's gang", stage=stage, culprit="target")
-    world.look(1.0)
-    world.waits = [waits("next")]
-    world.asked.clear()
-    world.look(300.0)
-    assert (not world.names) is rests
-    assert not world.resting
-
-
-def test_owners_who_move_too_slowly_all_together_are_left_alone_and_not_the_target() -> None:
-    world = World()
-    world.waits = [waits("big")]
-    world.answers["ns/big"] = makes_room("big", moves=2)
+def test_if_moves_take_too_long_their_owners_back_off_and_not_the_target() -> None:
+    world = World.helped(moves=2)
     world.look()
     world.ends("it takes too long", culprit="moved")
     world.room.moves.append(MoveState("ns/v1", "a", "b", 1, "planned", ""))
     world.look(1.0)
     world.look(300.0)
-    assert (world.names, set(world.resting)) == (["ns/big"] * 2, {"rs"})
+    assert (world.names, set(world.backing_off)) == (["ns/big"] * 2, {"rs"})
 
 
-# Sick GPUs and empty nodes
+# Unhealthy GPUs and empty nodes
 
 HEALS = RoomAnswer(True, makes_room("x").moves, 5_000_000.0, [], [], [], id="plan-heal", on_sick=["ns/v0"])
 EMPTIES = RoomAnswer(True, makes_room("x").moves, 14_400.0, [], ["a"], [], id="plan-free", gpus=8.0)
 
 
-def test_pods_leave_gpus_that_have_been_sick_for_long_enough_whatever_that_costs() -> None:
-    world = World(replace(TERMS, heal=True))
+def test_pods_are_moved_off_gpus_unhealthy_for_long_enough_at_any_cost_before_others() -> None:
+    world = World(heal=True)
     world.answers["heal"] = HEALS
     world.sick_now = {"a": (0,)}
     world.look()
+    world.wants("big")
+    world.waits = []
     world.look(299.0)
     assert not world.asked
+    world.waits = [waits("big")]
     world.look(1.0)
-    assert (world.asked, world.sick) == ([{"heal": True, "maxMoves": 60}], [{"a": (0,)}])
-    assert [target for _, target in world.begun] == ["taking pods off sick GPUs"]
+    assert (world.asked[0], world.sick[0]) == ({"heal": True, "maxMoves": 60}, {"a": (0,)})
+    assert world.targets == ["moving pods off unhealthy GPUs"]
+    assert world.why_not == ["", "another plan is carried out first"]
+    world = World()
+    world.sick_now = {"a": (0,)}
+    world.look()
+    world.look(600.0)
+    assert not world.asked, "not with `heal` off"
 
 
 def test_a_gpu_that_comes_and_goes_moves_nobody() -> None:
-    world = World(replace(TERMS, heal=True))
+    world = World(heal=True)
     world.answers["heal"] = HEALS
     for _ in range(50):
         world.sick_now = {"a": (0,)}
@@ -685,49 +573,82 @@ def test_a_gpu_that_comes_and_goes_moves_nobody() -> None:
     assert not world.asked
 
 
-def test_of_sick_gpus_nothing_is_asked_where_that_is_not_wanted() -> None:
-    world = World()
-    world.sick_now = {"a": (0,)}
-    world.look()
-    world.look(600.0)
-    assert not world.asked
-
-
-def test_pods_on_sick_gpus_come_first_and_the_others_next_time() -> None:
-    world = World(replace(TERMS, heal=True))
-    world.answers |= {"heal": HEALS, "ns/big": makes_room("big")}
-    world.sick_now = {"a": (0,)}
-    world.look()
-    world.waits = [waits("big")]
-    world.look(300.0)
-    assert [target for _, target in world.begun] == ["taking pods off sick GPUs"]
-    assert world.why_not == ["", "another plan is carried out first"]
-
-
 def test_nodes_are_emptied_while_nothing_waits() -> None:
-    world = World(replace(TERMS, free_nodes=4))
-    world.answers |= {"freeNodes 2": EMPTIES}
+    world = World(free_nodes=4)
+    world.answers["freeNodes 2"] = EMPTIES
     world.waits = [waits("new", waited_s=1.0)]
     world.look()
-    assert not world.asked, "somebody waits, however short"
+    assert not world.asked, "a pod waits, however short"
     world.waits = []
     world.look(300.0)
     assert world.asked == [{"freeNodes": 4, "maxMoves": 60}, {"freeNodes": 2, "maxMoves": 60}]
-    assert [target for _, target in world.begun] == ["emptying a"]
+    assert world.targets == ["emptying a"]
 
 
-@pytest.mark.parametrize(("cost", "expected"), [(14_400.0, True), (14_401.0, False)])
-def test_nodes_are_emptied_where_an_hour_of_their_gpus_pays(cost: float, expected: bool) -> None:
-    # 8 GPUs x 3600 s = 28800 = 2 x 14400
-    world = World(replace(TERMS, free_nodes=1))
-    empties = msgspec.structs.replace(EMPTIES, cost_gpu_s=cost)
-    world.answers["freeNodes 1"] = empties
+def test_nodes_back_off_without_an_answer_and_are_left_if_enough_are_empty() -> None:
+    world = World(free_nodes=1)
+    world.answers["freeNodes 1"] = BusyError("no answer within 10 s")
     world.look()
-    assert bool(world.begun) is expected
-
-
-def test_nodes_that_are_empty_already_are_enough() -> None:
-    world = World(replace(TERMS, free_nodes=2))
+    world.look(300.0)
+    assert (len(world.asked), world.begun) == (1, [])
+    world = World(free_nodes=2)
     world.answers["freeNodes 2"] = FITS
     world.look()
     assert (len(world.asked), world.begun) == (1, [])
+
+
+def test_each_failure_in_a_row_doubles_the_back_off_up_to_a_limit() -> None:
+    back_offs, now, lengths = _BackOffs(10.0, 60.0), 0.0, []
+    for _ in range(5):
+        back_offs.fail("ns", "a", now)
+        back_offs.fail("ns", "a", now + 1.0)  # during the back-off: no change
+        until = now
+        while back_offs.is_active("a", until):
+            until += 1
+        lengths.append(until - now)
+        now = until
+    assert lengths == [10, 20, 40, 60, 60]
+    back_offs.reset("a")
+    assert not back_offs.is_active("a", now)
+    back_offs.fail("ns", "a", now)
+    assert not back_offs.is_active("a", now + 10)
+    for number in range(1_000):
+        back_offs.fail("ns", "a", now + 100.0 * number)
+    assert back_offs.is_active("a", now + 99_900.0 + 59)
+
+
+def test_memory_is_bounded_and_a_namespace_with_many_names_loses_its_own() -> None:
+    back_offs = _BackOffs(10.0, 60.0, most_kept=20)
+    back_offs.fail("quiet", "quiet/a", 0.0)
+    for number in range(1_000):
+        back_offs.fail("crowd", f"crowd/{number}", 0.0)
+    assert len(back_offs) == 20
+    assert back_offs.is_active("quiet/a", 5.0)
+    back_offs.expire(121.0)
+    assert len(back_offs) == 0
+
+
+CLUSTER = cluster_of({"a": node((A100, 40_960), (A100, 40_960)), "b": node((A100, 40_960))})
+
+
+def test_a_gpu_counts_once_it_has_been_unhealthy_for_long_enough() -> None:
+    now_sick: dict[str, tuple[int, ...]] = {"a": (1,)}
+    sick = SickGpus(lambda cluster: now_sick, 300.0)
+    sick.look(CLUSTER, 0.0)
+    assert sick.steady(299.0) == {}
+    now_sick = {"a": (0, 1), "b": (0,)}
+    sick.look(CLUSTER, 200.0)
+    assert sick.steady(300.0) == {"a": (1,)}
+    assert sick.steady(500.0) == {"a": (0, 1), "b": (0,)}
+    now_sick = {}
+    sick.look(CLUSTER, 501.0)
+    assert sick.steady(1e9) == {}
+
+
+def test_a_gpu_that_is_healthy_for_a_moment_is_reset() -> None:
+    now_sick: dict[str, tuple[int, ...]] = {"a": (1,)}
+    sick = SickGpus(lambda cluster: now_sick, 300.0)
+    for now in range(0, 3000, 10):
+        now_sick = {} if now % 250 == 0 else {"a": (1,)}
+        sick.look(CLUSTER, float(now))
+        assert sick.steady(float(now)) == {}

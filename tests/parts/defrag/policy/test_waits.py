@@ -1,4 +1,4 @@
-"""Who waits for room: those of the queue as gangs, those past it one by one, nobody who waits for something else."""
+"""Which pods and gangs wait for nothing but room, in the queue and outside it."""
 
 import asyncio
 from typing import Any
@@ -11,34 +11,36 @@ from extender.planning.wait_reasons import Code
 from extender.plugins.pods import read_pod_request
 from extender.scheduling.unbound_pods import UnboundPods
 from tests.ledger.builders import pod_manifest
-from tests.parts.defrag.rigs import Defrag
+from tests.parts.defrag.rigs import Defrag, gang
 from tests.queueing.rigs import GATES
 
 CREATED = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T01:00:00Z"
+OVER_QUOTA = Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=2)
+NO_ROOM = Code.NO_GPU_ROOM.reason(text="no room")
 REFUSED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available."}
 
 
 def queue_of(*pods: tuple[str, dict[str, Any]]) -> Defrag:
-    """A queue in which these wait, and no node."""
+    """A queue with these pods, and no node."""
     defrag = Defrag()
     for name, metadata in pods:
         defrag.waits(name, 2, controller="", **metadata)
     return defrag
 
 
-def found(defrag: Defrag, *unbound: Pod) -> dict[str, Wait]:
-    pods = UnboundPods(read_pod_request, lambda: 0.0)
+def found(defrag: Defrag | None, *unbound: Pod) -> dict[str, Wait]:
+    """By name; `defrag` None: without a queue."""
+    pods = UnboundPods(read_pod_request, lambda: unix_time(LATER))
     for pod in unbound:
         pods.changed(None, pod)
-    return {wait.name: wait for wait in asyncio.run(_waits_of(defrag.rig.queue.backlog, pods))}
+    backlog = None if defrag is None else defrag.rig.queue.backlog
+    return {wait.name: wait for wait in asyncio.run(_waits_of(backlog, pods))}
 
 
-def past_the_queue(name: str, *, refused: bool = True, gate: str = "", priority: str = "") -> Pod:
+def unqueued(name: str, *, refused: bool = True, gate: str = "", priority: str = "0") -> Pod:
     manifest = pod_manifest(name, 1)
-    if priority:
-        manifest["metadata"]["labels"] = {"genius/priority": priority}
-    manifest["metadata"]["creationTimestamp"] = CREATED
+    manifest["metadata"] |= {"labels": {"genius/priority": priority}, "creationTimestamp": CREATED}
     if refused:
         manifest["status"]["conditions"] = [REFUSED]
     if gate:
@@ -46,52 +48,55 @@ def past_the_queue(name: str, *, refused: bool = True, gate: str = "", priority:
     return msgspec.convert(manifest, Pod)
 
 
-def gang(size: int, **metadata: Any) -> dict[str, Any]:
-    return {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size)}, **metadata}
+def in_gang(**metadata: Any) -> dict[str, Any]:
+    return {"annotations": gang(2), **metadata}
 
 
-def test_a_gang_is_one_and_has_waited_for_as_long_as_its_last_pod() -> None:
-    told = found(queue_of(("a", gang(2)), ("b", gang(2, creationTimestamp=LATER)), ("c", {})))
-    assert told.keys() == {"ns/g", "ns/c"}
-    assert told["ns/g"] == Wait("ns/g", "ns", 0, unix_time(LATER), ("a", "b"), queued=True)
-    assert told["ns/c"].since == unix_time(CREATED)
+def test_a_gang_is_one_and_has_waited_as_long_as_its_last_pod() -> None:
+    waits = found(queue_of(("a", in_gang()), ("b", in_gang(creationTimestamp=LATER)), ("c", {})))
+    assert waits.keys() == {"ns/g", "ns/c"}
+    assert waits["ns/g"] == Wait("ns/g", "ns", 0, unix_time(LATER), ("a", "b"), queued=True)
+    assert waits["ns/c"].since == unix_time(CREATED)
 
 
-def test_the_highest_priority_comes_first_then_who_has_waited_for_longest() -> None:
+def test_they_are_sorted_by_priority_then_waiting_time_and_labels_raise_no_priority() -> None:
     defrag = queue_of(
-        ("late", {"creationTimestamp": LATER}),
+        ("late", {"creationTimestamp": LATER, "labels": {"genius/priority": "9"}}),
         ("early", {}),
         ("high", {"creationTimestamp": LATER, "spec": {"priority": 5}}),
     )
-    assert list(found(defrag)) == ["ns/high", "ns/early", "ns/late"]
+    waits = found(defrag, unqueued("raised", priority="9"), unqueued("low", priority="-9"))
+    assert [(name, wait.priority) for name, wait in waits.items()] == [
+        ("ns/high", 5),
+        ("default/raised", 0),
+        ("ns/early", 0),
+        ("ns/late", 0),
+        ("default/low", -9),
+    ]
 
 
-def test_a_label_makes_nobody_matter_more() -> None:
-    told = found(queue_of(("a", {"labels": {"genius/priority": "9"}})), past_the_queue("b", priority="9"))
-    assert {wait.priority for wait in told.values()} == {0}
-    assert found(queue_of(), past_the_queue("c", priority="-9"))["default/c"].priority == -9
-
-
-def test_who_waits_for_something_else_than_room_is_left_out() -> None:
-    defrag = queue_of(("quota", {}), ("room", {}), ("new", {}), ("broken", {"annotations": {"kerf.dev/gang": "g"}}))
+def test_pods_and_gangs_that_wait_for_something_else_are_left_out() -> None:
+    incomplete = ("incomplete", {"annotations": {"kerf.dev/gang": "h"}})
+    defrag = queue_of(("quota", {}), ("room", {}), ("new", {}), incomplete, ("a", in_gang()), ("b", in_gang()))
     entries = defrag.rig.queue.backlog.entries
-    entries["quota"].pass_over(Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=2), 0.0)
-    entries["room"].pass_over(Code.NO_GPU_ROOM.reason(text="no room"), 0.0)
+    for name in ("quota", "b"):
+        entries[name].pass_over(OVER_QUOTA, 0.0)
+    entries["room"].pass_over(NO_ROOM, 0.0)
     assert found(defrag).keys() == {"ns/room", "ns/new"}
 
 
-def test_who_has_waited_for_something_else_waits_for_room_only_since_then() -> None:
+def test_a_pod_that_waited_for_something_else_waits_for_room_only_since_then() -> None:
     defrag = queue_of(("quota", {}), ("room", {}))
-    later, room = unix_time(LATER), Code.NO_GPU_ROOM.reason(text="no room")
+    later = unix_time(LATER)
     entries = defrag.rig.queue.backlog.entries
-    entries["quota"].pass_over(Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=2), later - 100)
+    entries["quota"].pass_over(OVER_QUOTA, later - 100)
     for name, entry in entries.items():
         for now in (later, later + 100):
-            entry.pass_over(room, now)
+            entry.pass_over(NO_ROOM, now)
         assert found(defrag)[f"ns/{name}"].since == (later if name == "quota" else unix_time(CREATED))
 
 
-def test_behind_a_gate_of_its_own_nobody_waits_for_room() -> None:
+def test_a_pod_behind_another_gate_waits_for_room_only_since_that_was_opened() -> None:
     defrag = queue_of()
     defrag.rig.now = unix_time(CREATED)
     defrag.waits("a", 2, controller="", spec={"schedulingGates": [*GATES, {"name": "example.com/mine"}]})
@@ -100,35 +105,20 @@ def test_behind_a_gate_of_its_own_nobody_waits_for_room() -> None:
     defrag.waits("a", 2, controller="")
     defrag.tick(0.3)
     assert found(defrag)["ns/a"].since == defrag.rig.now
+    waits = found(None, unqueued("a", gate="example.com/theirs"), unqueued("a"), unqueued("b"))
+    assert {name: wait.since for name, wait in waits.items()} == {
+        "default/a": unix_time(LATER),
+        "default/b": unix_time(CREATED),
+    }
 
 
-def test_past_the_queue_too() -> None:
-    pods = UnboundPods(read_pod_request, lambda: unix_time(LATER))
-    for pod in (past_the_queue("a", gate="example.com/theirs"), past_the_queue("a"), past_the_queue("b")):
-        pods.changed(None, pod)
-    told = {wait.name: wait.since for wait in asyncio.run(_waits_of(None, pods))}
-    assert told == {"default/a": unix_time(LATER), "default/b": unix_time(CREATED)}
+def test_outside_the_queue_pods_count_once_kube_scheduler_has_refused_them() -> None:
+    pods = [unqueued("refused"), unqueued("new", refused=False), unqueued("gated", gate="example.com/theirs")]
+    waits = found(None, *pods)
+    assert {name: wait.queued for name, wait in waits.items()} == {"default/refused": False}
 
 
-def test_a_gang_of_which_one_waits_for_something_else_is_left_out() -> None:
-    defrag = queue_of(("a", gang(2)), ("b", gang(2)))
-    over = Code.OVER_QUOTA.reason(namespace="ns", limit=1, used=1, asked=2)
-    defrag.rig.queue.backlog.entries["b"].pass_over(over, 0.0)
-    assert not found(defrag)
-
-
-def test_past_the_queue_those_count_whom_kube_scheduler_has_refused() -> None:
-    pods = [
-        past_the_queue("refused"),
-        past_the_queue("new", refused=False),
-        past_the_queue("gated", gate="example.com/theirs"),
-    ]
-    told = found(queue_of(), *pods)
-    assert told.keys() == {"default/refused"}
-    assert not told["default/refused"].queued
-
-
-def test_who_is_on_the_way_to_a_node_waits_no_more() -> None:
+def test_a_released_pod_waits_no_more() -> None:
     defrag = queue_of(("a", {}))
     defrag.node("n", 2)
     defrag.tick()

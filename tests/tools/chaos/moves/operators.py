@@ -14,7 +14,7 @@ from tests.tools.chaos.modes import TOKEN
 _PAUSE_S: Final = 0.5
 _MOST_KEPT: Final = 3
 _BUSY: Final = "another plan is being carried out"
-_NOT_NOW: Final = (_BUSY, "can't be written down", "standby")
+_NOT_NOW: Final = (_BUSY, "can't be recorded", "standby")
 """In answers to plans that may be carried out later."""
 _TRIES: Final = 4
 _TIMEOUT_S: Final = 15.0

@@ -87,8 +87,14 @@ func commands(name string, flags *flag.FlagSet) func(context.Context, []kubernet
 		count := flags.Int("count", 1, "pods to create")
 		exist := flags.Bool("exist", false, "the pods were created before, with the same -prefix and -label "+runLabel)
 		timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait for the last binding")
+		stream := flags.Duration("stream", 0, "for how long to create pods as others are bound, instead of -count at once")
+		waiting := flags.Int("waiting", 100, "pods of a stream that wait at any time")
 		return func(ctx context.Context, clients []kubernetes.Interface) error {
-			result, err := measure(ctx, clients, pods, *count, *exist, *timeout)
+			source := atOnce(clients, pods, *count, *exist)
+			if *stream > 0 {
+				source = inStream(clients, pods, *waiting, *stream)
+			}
+			result, err := measure(ctx, clients[0], pods, source, *timeout)
 			if err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -15,6 +16,9 @@ import (
 
 // runLabel marks the pods of one measurement, so that others are not counted.
 const runLabel = "load.kerf.dev/run"
+
+// maxPods is more than a run has.
+const maxPods = 1 << 20
 
 // outcome is what measure prints. Times count from the first creation; the rate
 // is taken between the first and the last binding that was seen, without those
@@ -31,12 +35,57 @@ type outcome struct {
 	OverCapacityNodes int     `json:"over_capacity_nodes"`
 }
 
-// measure creates the pods of a run, or finds them where they exist, and follows
-// them until they are bound.
+// source creates the pods of a run. It is told of each binding, and returns the number of its pods when all exist.
+type source func(ctx context.Context, bound <-chan struct{}) (int, error)
+
+// atOnce creates pods as fast as it can, or finds them where they exist.
+func atOnce(clients []kubernetes.Interface, spec *podSpec, count int, exist bool) source {
+	return func(ctx context.Context, _ <-chan struct{}) (int, error) {
+		return count, createPending(ctx, clients, spec, count, exist)
+	}
+}
+
+// inStream creates pods for some time, so that always as many wait.
+func inStream(clients []kubernetes.Interface, spec *podSpec, waiting int, length time.Duration) source {
+	return func(ctx context.Context, bound <-chan struct{}) (int, error) {
+		if err := spec.findNodes(ctx, clients[0]); err != nil {
+			return 0, err
+		}
+		over := time.After(length)
+		group, creating := errgroup.WithContext(ctx)
+		group.SetLimit(len(clients))
+		created := 0
+		create := func() {
+			idx, client := created, clients[created%len(clients)]
+			created++
+			group.Go(func() error {
+				if err := spec.create(creating, client, idx); err != nil {
+					return err
+				}
+				return spec.release(creating, client, idx)
+			})
+		}
+		for range waiting {
+			create()
+		}
+		for {
+			select {
+			case <-bound:
+				create()
+			case <-over:
+				return created, group.Wait()
+			case <-creating.Done():
+				return created, group.Wait()
+			}
+		}
+	}
+}
+
+// measure has the pods of a run created, and follows them until they are bound.
 func measure(
-	ctx context.Context, clients []kubernetes.Interface, spec *podSpec, count int, exist bool, timeout time.Duration,
+	ctx context.Context, client kubernetes.Interface, spec *podSpec, create source, timeout time.Duration,
 ) (*outcome, error) {
-	if err := spec.prepare(ctx, clients[0]); err != nil {
+	if err := spec.prepare(ctx, client); err != nil {
 		return nil, err
 	}
 	run := spec.labels[runLabel]
@@ -46,19 +95,20 @@ func measure(
 	}
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	bindings := &bindings{seen: map[string]bool{}}
+	bindings := &bindings{seen: map[string]bool{}, told: make(chan struct{}, maxPods), created: make(chan int, 1), total: -1}
 	options := metav1.ListOptions{LabelSelector: runLabel + "=" + run}
 	// The first listing comes before the first creation: no binding is missed. Of
 	// pods that exist, some may be bound by now.
-	version, err := bindings.list(waiting, clients[0], spec.namespace, options)
+	version, err := bindings.list(waiting, client, spec.namespace, options)
 	if err != nil {
 		return nil, err
 	}
 	before := len(bindings.seen)
 	watched := make(chan error, 1)
 	start := time.Now()
-	go func() { watched <- bindings.follow(waiting, clients[0], spec.namespace, options, version, count) }()
-	created := createPending(waiting, clients, spec, count, exist)
+	go func() { watched <- bindings.follow(waiting, client, spec.namespace, options, version) }()
+	count, created := create(waiting, bindings.told)
+	bindings.created <- count
 	if created != nil {
 		cancel()
 	}
@@ -76,7 +126,7 @@ func measure(
 	if between := bindings.last.Sub(bindings.first).Seconds(); between > 0 {
 		result.PodsPerS = float64(result.Bound-max(before, 1)) / between
 	}
-	result.MaxPerNode, result.OverCapacityNodes, err = gpuLoad(ctx, clients[0])
+	result.MaxPerNode, result.OverCapacityNodes, err = gpuLoad(ctx, client)
 	return result, err
 }
 
@@ -84,6 +134,9 @@ func measure(
 type bindings struct {
 	seen        map[string]bool
 	first, last time.Time
+	told        chan struct{} // of each binding
+	created     chan int      // the number of pods, once all exist
+	total       int           // the same, -1 until then
 }
 
 func (b *bindings) record(pod *v1.Pod) {
@@ -95,7 +148,14 @@ func (b *bindings) record(pod *v1.Pod) {
 	if len(b.seen) == 1 {
 		b.first = b.last
 	}
+	select {
+	case b.told <- struct{}{}:
+	default: // nobody asks
+	}
 }
+
+// complete says whether all pods exist and are bound.
+func (b *bindings) complete() bool { return b.total >= 0 && len(b.seen) >= b.total }
 
 func (b *bindings) list(
 	ctx context.Context, client kubernetes.Interface, namespace string, options metav1.ListOptions,
@@ -110,21 +170,20 @@ func (b *bindings) list(
 	return pods.ResourceVersion, nil
 }
 
-// follow watches until count bindings were seen. The server may close a watch
-// at any time; a new listing then finds what happened meanwhile.
+// follow watches until all are bound. The server may close a watch at any time; a
+// new listing then finds what happened meanwhile.
 func (b *bindings) follow(
-	ctx context.Context, client kubernetes.Interface, namespace string, options metav1.ListOptions,
-	version string, count int,
+	ctx context.Context, client kubernetes.Interface, namespace string, options metav1.ListOptions, version string,
 ) error {
-	for len(b.seen) < count {
+	for !b.complete() {
 		options.ResourceVersion = version
 		watcher, err := client.CoreV1().Pods(namespace).Watch(ctx, options)
 		if err != nil {
 			return err
 		}
-		b.drain(watcher, count)
+		b.drain(watcher)
 		watcher.Stop()
-		if ctx.Err() != nil || len(b.seen) >= count {
+		if ctx.Err() != nil || b.complete() {
 			return ctx.Err()
 		}
 		options.ResourceVersion = ""
@@ -135,16 +194,17 @@ func (b *bindings) follow(
 	return nil
 }
 
-// drain records bindings until there are count of them or the watch ends.
-func (b *bindings) drain(watcher watch.Interface, count int) {
-	for event := range watcher.ResultChan() {
-		pod, isPod := event.Object.(*v1.Pod)
-		if !isPod {
-			return // an error event: the resource version is too old, say
-		}
-		b.record(pod)
-		if len(b.seen) >= count {
-			return
+// drain records bindings until all are bound or the watch ends.
+func (b *bindings) drain(watcher watch.Interface) {
+	for !b.complete() {
+		select {
+		case b.total = <-b.created:
+		case event := <-watcher.ResultChan():
+			pod, isPod := event.Object.(*v1.Pod)
+			if !isPod {
+				return // the watch has ended, or an error event: the resource version is too old, say
+			}
+			b.record(pod)
 		}
 	}
 }

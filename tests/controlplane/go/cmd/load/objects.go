@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 const gpuResource = v1.ResourceName("nvidia.com/gpu")
@@ -64,6 +63,7 @@ type podSpec struct {
 	gpus, devices                                          int
 	nominate, template                                     bool
 	limits, labels, annotations                            keyValues
+	nodes                                                  []v1.Node // to nominate
 }
 
 func podFlags(flags *flag.FlagSet) *podSpec {
@@ -148,46 +148,58 @@ func createNodes(ctx context.Context, clients []kubernetes.Interface, spec *node
 func createPending(
 	ctx context.Context, clients []kubernetes.Interface, spec *podSpec, count int, exist bool,
 ) error {
-	var nodes []v1.Node
-	if spec.nominate {
-		list, err := clients[0].CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		if nodes = list.Items; len(nodes) == 0 {
-			return fmt.Errorf("nominations need nodes, and there are none")
-		}
+	if err := spec.findNodes(ctx, clients[0]); err != nil {
+		return err
 	}
 	return each(ctx, clients, count, func(ctx context.Context, client kubernetes.Interface, idx int) error {
-		name := fmt.Sprintf("%s-%05d", spec.prefix, idx)
-		pods := client.CoreV1().Pods(spec.namespace)
 		if !exist {
-			pod, err := spec.build(name, "")
-			if err == nil {
-				err = spec.createClaim(ctx, client, name)
-			}
-			if err == nil {
-				_, err = pods.Create(ctx, pod, metav1.CreateOptions{})
-			}
-			if err != nil {
+			if err := spec.create(ctx, client, idx); err != nil {
 				return err
 			}
 		}
-		if !spec.nominate {
-			return nil
-		}
-		node := nodes[idx%len(nodes)].Name
-		if spec.class != "" {
-			if err := spec.allocate(ctx, client, name, node, idx/len(nodes)*spec.devices); err != nil {
-				return err
-			}
-		}
-		return letGo(ctx, pods, name, node)
+		return spec.release(ctx, client, idx)
 	})
 }
 
-// letGo is planned mode at its least: two writes by who knows the node already.
-func letGo(ctx context.Context, pods corev1.PodInterface, name, node string) error {
+func (s *podSpec) name(idx int) string { return fmt.Sprintf("%s-%05d", s.prefix, idx) }
+
+// create creates the idx-th pod, and its claim.
+func (s *podSpec) create(ctx context.Context, client kubernetes.Interface, idx int) error {
+	pod, err := s.build(s.name(idx), "")
+	if err == nil {
+		err = s.createClaim(ctx, client, pod.Name)
+	}
+	if err == nil {
+		_, err = client.CoreV1().Pods(s.namespace).Create(ctx, pod, metav1.CreateOptions{})
+	}
+	return err
+}
+
+// findNodes looks for nodes to nominate, where that is asked for.
+func (s *podSpec) findNodes(ctx context.Context, client kubernetes.Interface) error {
+	if !s.nominate {
+		return nil
+	}
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err == nil && len(list.Items) == 0 {
+		err = fmt.Errorf("nominations need nodes, and there are none")
+	}
+	s.nodes = list.Items
+	return err
+}
+
+// release is planned mode at its least: two writes by who knows the idx-th pod's node already.
+func (s *podSpec) release(ctx context.Context, client kubernetes.Interface, idx int) error {
+	if !s.nominate {
+		return nil
+	}
+	name, node := s.name(idx), s.nodes[idx%len(s.nodes)].Name
+	if s.class != "" {
+		if err := s.allocate(ctx, client, name, node, idx/len(s.nodes)*s.devices); err != nil {
+			return err
+		}
+	}
+	pods := client.CoreV1().Pods(s.namespace)
 	status := fmt.Sprintf(`{"status":{"nominatedNodeName":%q}}`, node)
 	_, err := pods.Patch(ctx, name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
 	if err == nil {
